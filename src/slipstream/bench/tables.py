@@ -1,0 +1,90 @@
+"""What people see after a generation or a benchmark: tables of rich, and the same figures as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.engine.stats import EngineStats
+from slipstream.plan import Decision
+
+
+def phase_rows(stats: EngineStats) -> list[dict[str, Any]]:
+    """Return one record for each phase and shape: route, rows, padding, time and share of the rounds' time."""
+    reasons = stats.graphs.eager_reasons
+    rows = []
+    for (phase, bucket, width), counts in sorted(stats.graphs.phases.items()):
+        runs = counts.replays + counts.eager
+        why = [reason.removeprefix(f"{phase}: ") for reason in reasons if reason.startswith(f"{phase}: ")]
+        rows.append(
+            {
+                "phase": phase,
+                "route": "replay" if not counts.eager else "eager" if not counts.replays else "both",
+                "reason": "; ".join(why) if counts.eager else "captured",
+                "bucket": bucket,
+                "width": width,
+                "runs": runs,
+                "rows": counts.rows,
+                "padded_rows": counts.padded_rows,
+                "ms_per_run": counts.time_ns / runs / 1e6,
+                "ms": counts.time_ns / 1e6,
+                "share": counts.time_ns / stats.round_ns if stats.round_ns else 0.0,
+            }
+        )
+    return rows
+
+
+def round_table(stats: EngineStats) -> Table:
+    """Return the table of phases."""
+    table = Table(title="Where the time of the rounds went", title_justify="left")
+    for name in ("phase", "route", "reason"):
+        table.add_column(name)
+    for name in ("bucket", "width", "runs", "rows", "padded", "ms/run", "ms", "share"):
+        table.add_column(name, justify="right")
+    for row in phase_rows(stats):
+        table.add_row(
+            row["phase"],
+            row["route"],
+            row["reason"],
+            str(row["bucket"]),
+            str(row["width"]),
+            str(row["runs"]),
+            str(row["rows"]),
+            str(row["padded_rows"]),
+            f"{row['ms_per_run']:.2f}",
+            f"{row['ms']:.0f}",
+            f"{row['share']:.1%}",
+        )
+    host_ms = (stats.round_ns - stats.graphs.replay_ns) / 1e6
+    what = "plans, accept, schedule, publish"
+    table.add_row("host", "", what, "", "", "", "", "", "", f"{host_ms:.0f}", f"{stats.host_share:.1%}")
+    return table
+
+
+def speed(stats: EngineStats) -> float:
+    """Return decode tokens a second: tokens of rounds over the time of rounds; 0 before the first."""
+    return stats.round_tokens / stats.round_ns * 1e9 if stats.round_ns else 0.0
+
+
+def acceptance(stats: EngineStats) -> str:
+    """Return the acceptance by position, for people."""
+    shares = stats.acceptance_by_position
+    return "  ".join(f"{i}: {share:.0%}" for i, share in enumerate(shares, 1)) or "no draft was verified"
+
+
+def decision_table(decisions: tuple[Decision, ...]) -> Table:
+    """Return the table of settings."""
+    table = Table(title="Settings", title_justify="left")
+    for name in ("setting", "asked", "got", "why"):
+        table.add_column(name, overflow="fold")
+    for decision in decisions:
+        table.add_row(decision.what, decision.asked, decision.got, decision.why)
+    return table
+
+
+def console(*, error: bool = False) -> Console:
+    """Return a console: plain and wide where the output is no terminal."""
+    made = Console(stderr=error, highlight=False)
+    return made if made.is_terminal else Console(stderr=error, highlight=False, width=140)

@@ -1,0 +1,311 @@
+"""The command line: `slipstream run | bench | models | plan | env`.
+
+Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
+wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import App, CycloptsError, Parameter
+
+from slipstream import __version__
+from slipstream.config import (
+    DEFAULT_BUCKETS,
+    EngineConfig,
+    GraphConfig,
+    SamplingParams,
+    SpecConfig,
+)
+from slipstream.errors import SlipstreamError, UsageError
+
+if TYPE_CHECKING:
+    from slipstream.bench.session import RunReport
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_TRACE = Path("slipstream-trace.json.gz")
+INTERRUPTED = 130
+
+app = App(
+    name="slipstream",
+    help="Speculative decoding on static graphs, and where the time of every round goes.",
+    version=__version__,
+    result_action="return_value",
+)
+bench_app = App(name="bench", help="Measure a named workload.")
+models_app = App(name="models", help="Models that Slipstream knows where to get.")
+app.command(bench_app)
+app.command(models_app)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Engine.
+
+    Attributes:
+        draft: Who proposes: none, ngram (prompt lookup) or nextn (EAGLE/NextN head).
+        num_steps: Tokens drafted a round, 1 to 16.
+        head: File with the NextN head's weights; without it the head is random.
+        dtype: Weights: f32, bf16, q4, or auto by the file.
+        graph: full captures draft, verify and extend; none runs everything eagerly.
+        buckets: Captured request slots, as 1,2,4,8.
+        check: Poison stale rows and compare static addresses at every replay.
+        device: Where it runs.
+        max_requests: Requests that decode together.
+        max_model_len: Tokens of prompt and answer, a request.
+        page_size: Tokens a KV page.
+        num_pages: KV pages.
+        prefill_chunk: Prompt tokens a prefill step computes.
+        threads: CPU threads; the cores of this process by default.
+        seed: Seeds sampling and random weights.
+    """
+
+    draft: str = "ngram"
+    num_steps: int = 3
+    head: str | None = None
+    dtype: str = "auto"
+    graph: str = "full"
+    buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
+    check: bool = False
+    device: str = "cpu"
+    max_requests: int = 8
+    max_model_len: int | None = None
+    page_size: int = 16
+    num_pages: int | None = None
+    prefill_chunk: int = 256
+    threads: int | None = None
+    seed: int = 0
+
+    def config(self) -> EngineConfig:
+        """Return what was asked.
+
+        Raises:
+            UsageError: the buckets are not numbers.
+        """
+        try:
+            buckets = tuple(int(part) for part in self.buckets.split(","))
+        except ValueError:
+            raise UsageError(f"buckets {self.buckets!r} are not numbers; write them as 1,2,4,8.") from None
+        return EngineConfig(
+            spec=SpecConfig(self.draft, self.num_steps, self.head),
+            graph=GraphConfig(self.graph, buckets, self.check),
+            dtype=self.dtype,
+            device=self.device,
+            max_requests=self.max_requests,
+            max_model_len=self.max_model_len,
+            page_size=self.page_size,
+            num_pages=self.num_pages,
+            prefill_chunk=self.prefill_chunk,
+            threads=self.threads,
+            seed=self.seed,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Sampling.
+
+    Attributes:
+        max_tokens: Tokens to generate at most.
+        temperature: 0 is greedy; above 0 samples with plain decoding.
+        top_k: Keep the k likeliest tokens; 0 keeps all.
+        top_p: Keep the likeliest tokens that together reach this probability.
+        stop: End the answer before this text; may be given several times.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+
+    def params(self) -> SamplingParams:
+        """Return what was asked."""
+        return SamplingParams(self.max_tokens, self.temperature, self.top_k, self.top_p, self.stop)
+
+
+_ENGINE = EngineOptions()
+_SAMPLING = SamplingOptions()
+
+
+@app.command
+def run(
+    model: str = DEFAULT_MODEL,
+    *,
+    prompt: str,
+    system: str | None = None,
+    raw: bool = False,
+    compare: bool = True,
+    trace: Path = DEFAULT_TRACE,
+    json: bool = False,
+    sampling: SamplingOptions = _SAMPLING,
+    engine: EngineOptions = _ENGINE,
+) -> int:
+    """Answer one prompt: the text streams, then a table says what each round did.
+
+    Args:
+        model: GGUF file, Hugging Face folder, or a name of the catalog.
+        prompt: The message.
+        system: A system message before it.
+        raw: Continue the prompt as it stands, without the chat template.
+        compare: Decode the same prompt plainly afterwards, for the comparison.
+        trace: Where the trace goes, Chrome JSON for Perfetto (.gz compresses).
+        json: Print one JSON document instead of text and tables.
+        sampling: How tokens are chosen.
+        engine: How it runs.
+    """
+    from slipstream.bench.session import RunOrder, run_session
+
+    order = RunOrder(
+        model, prompt, system, raw, compare, trace, engine.config(), sampling.params(), quiet=json
+    )
+    report = run_session(order)
+    if json:
+        _print_json(report.data())
+    else:
+        report.show()
+    return INTERRUPTED if report.interrupted else 0
+
+
+@app.command
+def plan(model: str = DEFAULT_MODEL, *, json: bool = False, engine: EngineOptions = _ENGINE) -> int:
+    """Show every resolved setting and why, without loading weights.
+
+    Args:
+        model: GGUF file, Hugging Face folder, or a name of the catalog.
+        json: Print one JSON document.
+        engine: How it would run.
+    """
+    from slipstream.bench.tables import console, decision_table
+    from slipstream.llm import plan_for
+
+    resolved, checkpoint, _ = plan_for(model, engine.config())
+    if json:
+        _print_json({"model": checkpoint.config, "plan": resolved, "decisions": resolved.decisions})
+        return 0
+    out = console()
+    config = checkpoint.config
+    out.print(
+        f"{config.name}: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, "
+        f"{config.num_heads} heads on {config.num_kv_heads}, vocabulary {config.vocab_size}; "
+        f"matrices: {', '.join(f'{count} {name}' for name, count in checkpoint.quant_types.items())}"
+    )
+    out.print(decision_table(resolved.decisions))
+    return 0
+
+
+@app.command
+def env(*, json: bool = False) -> int:
+    """Show what a bug report needs: versions, processor, cores, memory, cached models.
+
+    Args:
+        json: Print one JSON document.
+    """
+    from slipstream.bench.environment import environment
+
+    facts = environment()
+    if json:
+        _print_json(facts)
+    else:
+        for name, value in facts.items():
+            print(f"{name:<18} {value}")
+    return 0
+
+
+@bench_app.command
+def decode(
+    model: str = DEFAULT_MODEL,
+    *,
+    max_tokens: int = 128,
+    repeats: int = 3,
+    batch: int = 1,
+    eager: bool = False,
+    json: bool = False,
+    engine: EngineOptions = _ENGINE,
+) -> int:
+    """Plain against speculative decoding on eight prompts, interleaved; the last line is one JSON document.
+
+    Args:
+        model: GGUF file, Hugging Face folder, or a name of the catalog.
+        max_tokens: Tokens an answer.
+        repeats: Runs of each; medians are reported.
+        batch: Requests that decode together, 1 to 8.
+        eager: Measure plain decoding without graphs as well.
+        json: Print the JSON line only.
+        engine: How it runs.
+    """
+    from slipstream.bench.decode import DecodeBench, decode_table, run_decode
+    from slipstream.bench.tables import console
+
+    for what, value, most in (("max-tokens", max_tokens, None), ("repeats", repeats, None), ("batch", batch, 8)):
+        if value < 1 or (most is not None and value > most):
+            limit = f"1 to {most}" if most else "at least 1"
+            raise UsageError(f"{what} {value} is not possible; it is {limit}.")
+    bench = DecodeBench(model, engine.config(), max_tokens, repeats, batch, eager)
+    words = console(error=True)
+    with words.status("starting") as status:
+        record = run_decode(bench, status.update)
+    if not json:
+        console().print(decode_table(record))
+    _print_json(record)
+    return 0 if record["greedy_equal"] else 1
+
+
+@models_app.command
+def get(name: str) -> int:
+    """Fetch a model of the catalog into the user's cache; nothing happens if it is there.
+
+    Args:
+        name: As smollm2.
+    """
+    from slipstream.model.catalog import CATALOG, get_model
+
+    if name not in CATALOG and Path(name).exists():
+        return 0  # a path is there already: `make run MODEL=...` asks for either
+    path = get_model(name)
+    print(f"{name}: {path}", file=sys.stderr)
+    return 0
+
+
+def _print_json(data: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(data, enc_hook=str).decode() + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    try:
+        code = app(
+            list(sys.argv[1:] if arguments is None else arguments),
+            exit_on_error=False,
+            print_error=False,
+        )
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(" ".join(str(error).split()), UsageError.exit_code)
+    except SlipstreamError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, as `head` does; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Devices: streams, events, gates and graphs, by one small interface (`device.api`)."""

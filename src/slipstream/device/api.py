@@ -1,0 +1,161 @@
+"""The interface of a device: streams, events, gates, graphs. Names follow PyTorch.
+
+    main, plan = device.stream("main"), device.stream("plan")
+    plan.wait_stream(main)              # fork: what `plan` does next comes after what `main` did so far
+    with plan:
+        prepare()
+    main.wait_stream(plan)              # join
+
+A device that cannot do something says so in `caps`; nothing above this file asks which device it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from slipstream.device.caps import Caps
+
+
+class Event(ABC):
+    """A point in a stream's work that another stream, or the host, can wait for."""
+
+    @abstractmethod
+    def record(self, stream: Stream) -> None:
+        """Mark the point that `stream` has reached."""
+
+    @abstractmethod
+    def wait(self, stream: Stream) -> None:
+        """Let what `stream` does next wait for the recorded point.
+
+        Raises:
+            HangError: the event was never recorded.
+        """
+
+
+class Gate(ABC):
+    """A one-bit, self-closing event (torch_npu: ExternalEvent).
+
+    `wait` blocks its stream until the gate is open, then closes it. Opening an open gate changes nothing, so
+    two openings before one wait are one opening.
+    """
+
+    @abstractmethod
+    def open(self, stream: Stream) -> None:
+        """Open the gate when `stream` gets here."""
+
+    @abstractmethod
+    def wait(self, stream: Stream) -> None:
+        """Hold `stream` until the gate is open, then close it.
+
+        Raises:
+            HangError: the device runs in program order and the gate is closed, so nothing can open it.
+        """
+
+
+class Stream(ABC):
+    """An in-order queue of work. Used as a context manager it is the current stream inside the block."""
+
+    name: str
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    @abstractmethod
+    def wait_stream(self, other: Stream) -> None:
+        """Let what this stream does next wait for all that `other` was given so far."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the host until this stream is idle."""
+
+
+class Graph(ABC):
+    """Work captured once and replayed over the same buffers.
+
+    The tensors that the captured function reads from outside are its static inputs: they must stay where they
+    are. Its results are valid until the next replay.
+    """
+
+    name: str
+
+    @abstractmethod
+    def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
+        """Run `function` once, record its device work, and return what it returned.
+
+        Raises:
+            CaptureError: the function reads a device value on the host, or was captured before.
+        """
+
+    @abstractmethod
+    def replay(self) -> Any:
+        """Run the captured work on the current stream and return its results, in the function's structure.
+
+        Raises:
+            ReplayError: nothing was captured.
+        """
+
+    @abstractmethod
+    def check_addresses(self) -> None:
+        """Compare the static inputs' addresses with those at capture.
+
+        Raises:
+            ReplayError: one of them moved; names it.
+        """
+
+    @abstractmethod
+    def topology(self) -> list[dict[str, Any]]:
+        """Return the captured nodes in order: index, op, stream, inputs (node indices)."""
+
+    @property
+    @abstractmethod
+    def node_counts(self) -> dict[str, int]:
+        """Captured nodes by op name; a call-back into PyTorch counts as `aten::...`."""
+
+
+class Device(ABC):
+    """One device of one kind."""
+
+    name: str
+    torch_device: torch.device
+    caps: Caps
+
+    @abstractmethod
+    def stream(self, name: str) -> Stream:
+        """Make a stream; `name` is its track in a trace."""
+
+    @abstractmethod
+    def event(self) -> Event:
+        """Make an event that is not recorded yet."""
+
+    @abstractmethod
+    def gate(self) -> Gate:
+        """Make a closed gate."""
+
+    @abstractmethod
+    def graph(self, name: str) -> Graph:
+        """Make an empty graph."""
+
+    @abstractmethod
+    def current_stream(self) -> Stream:
+        """Return the stream that work goes to now."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the host until the device is idle."""
+
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Return the most memory that the device's work has held so far, in bytes."""

@@ -1,0 +1,188 @@
+"""The embedded default device: the CPU.
+
+Work runs in program order, which is a legal order of every correct stream program; streams are names (and
+tracks of a trace), a wait for earlier work is already satisfied. A captured graph is a tape of ops.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from slipstream.device.api import Device, Event, Gate, Graph, Stream
+from slipstream.device.caps import Caps
+from slipstream.device.tape import Tape, recording
+from slipstream.errors import CaptureError, HangError, ReplayError
+
+
+class CpuStream(Stream):
+    """A name for work that runs at once."""
+
+    def __init__(self, device: CpuDevice, name: str) -> None:
+        self.name = name
+        self._device = device
+
+    def __enter__(self) -> Self:
+        self._device._current.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._device._current.pop()
+
+    def wait_stream(self, other: Stream) -> None:
+        """Nothing to do: in program order all that `other` was given is done."""
+
+    def synchronize(self) -> None:
+        """Nothing to do: the work is done when the call that asks for it returns."""
+
+
+class CpuEvent(Event):
+    """Knows only whether it was recorded."""
+
+    def __init__(self) -> None:
+        self._recorded = False
+
+    def record(self, stream: Stream) -> None:
+        self._recorded = True
+
+    def wait(self, stream: Stream) -> None:
+        if not self._recorded:
+            raise HangError(
+                f"stream {stream.name!r} waits for an event that was never recorded. "
+                "Record it first: in program order nothing can record it later."
+            )
+
+
+class CpuGate(Gate):
+    """One bit."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def open(self, stream: Stream) -> None:
+        self._open = True
+
+    def wait(self, stream: Stream) -> None:
+        if not self._open:
+            raise HangError(
+                f"stream {stream.name!r} waits at a closed gate. The cpu device runs in program order, so "
+                "nothing can open it any more: open it before the wait."
+            )
+        self._open = False
+
+
+class CpuGraph(Graph):
+    """A tape of ops, replayed by one call."""
+
+    def __init__(self, device: CpuDevice, name: str) -> None:
+        self.name = name
+        self._device = device
+        self._tape: Tape | None = None
+        self._replay: Callable[[], Any] | None = None
+        self._addresses: list[tuple[str, torch.Tensor, int]] = []
+
+    def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
+        if self._replay is not None:
+            raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
+        tape = Tape(self.name, lambda: self._device.current_stream().name)
+        with stream, torch.inference_mode(), recording(tape):
+            result = function()
+        tape.finish(result)
+        # Only a complete capture leaves a trace: after a failure the graph is as new.
+        self._tape = tape
+        self._replay = tape.compile()
+        self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
+        return result
+
+    def replay(self) -> Any:
+        if self._replay is None:
+            raise ReplayError(f"graph {self.name!r} was never captured; capture it first.")
+        with torch.inference_mode():
+            return self._replay()
+
+    def check_addresses(self) -> None:
+        for where, tensor, address in self._addresses:
+            if tensor.data_ptr() != address:
+                raise ReplayError(
+                    f"graph {self.name!r}: a static input moved since the capture ({where}). "
+                    "Write new values into the buffer that was captured, or capture again."
+                )
+
+    def topology(self) -> list[dict[str, Any]]:
+        nodes = self._tape.nodes if self._tape else []
+        made_by: dict[int, int] = {}
+        dump = []
+        for index, node in enumerate(nodes):
+            inputs = sorted({made_by[register] for register in node.reads if register in made_by})
+            dump.append({"index": index, "op": node.name, "stream": node.stream, "inputs": inputs})
+            made_by.update(dict.fromkeys(node.outputs, index))
+        return dump
+
+    @property
+    def node_counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for node in self._tape.nodes if self._tape else []:
+            counts[node.name] = counts.get(node.name, 0) + 1
+        return counts
+
+
+class CpuDevice(Device):
+    """The CPU, in program order."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+        self.caps = CPU_CAPS
+        self._current: list[CpuStream] = [CpuStream(self, "default")]
+
+    def stream(self, name: str) -> Stream:
+        return CpuStream(self, name)
+
+    def event(self) -> Event:
+        return CpuEvent()
+
+    def gate(self) -> Gate:
+        return CpuGate()
+
+    def graph(self, name: str) -> Graph:
+        return CpuGraph(self, name)
+
+    def current_stream(self) -> Stream:
+        return self._current[-1]
+
+    def synchronize(self) -> None:
+        """Nothing to do."""
+
+    def memory_bytes(self) -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: affinity mask and cgroup quota respected."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = open("/sys/fs/cgroup/cpu.max").read().split()[:2]
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+CPU_CAPS = Caps(
+    device="cpu",
+    dtypes=("q4", "f32", "bf16"),
+    graph_modes=("full", "none"),
+    parallel_streams=False,
+    row_invariant=("q4", "f32", "bf16"),
+    default_threads=usable_cores(),
+)

@@ -1,0 +1,235 @@
+"""A recorded tape of operations: the `cpu` device's captured graph.
+
+While a tape records, each of Slipstream's ops (`slipstream.ops`) becomes one node. Any other PyTorch op that
+runs becomes a call-back node, so a capture is complete whatever the model's code does; they are counted by
+name, and our own models leave none. A replay walks the nodes over registers: the ops' functions are called
+directly, without modules, attribute look-ups or dispatch to the recorder in between.
+
+A node's arguments are constants (static buffers, weights, numbers) or registers (results of earlier nodes). A
+register is dropped after its last use, so that the allocator hands the same warm memory to the next node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from slipstream.errors import CaptureError
+
+#: Ops that hand a device value to the host: on an accelerator they would stop the capture.
+_HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """The result of an earlier node, by number."""
+
+    index: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One recorded operation.
+
+    Attributes:
+        name: the op's name; `aten::...` for a call-back into PyTorch.
+        stream: the stream that was current when it was recorded.
+        function: what a replay calls.
+        args: its arguments; `Register` stands for an earlier result.
+        kwargs: its keyword arguments, likewise.
+        outputs: registers that its results go to, in order.
+        frees: registers that nothing reads after this node.
+    """
+
+    name: str
+    stream: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Tape:
+    """Nodes in program order, and the values that come out at the end.
+
+    Attributes:
+        name: of the graph, for messages.
+        stream: names the stream that is current.
+        nodes: what was recorded.
+        result: what a replay returns, with `Register` for tensors that the tape makes.
+        num_registers: how many results the nodes have.
+    """
+
+    name: str
+    stream: Callable[[], str]
+    nodes: list[Node] = field(default_factory=list)
+    result: Any = None
+    num_registers: int = 0
+    _known: dict[int, int] = field(default_factory=dict)
+    _alive: list[torch.Tensor] = field(default_factory=list)
+    _inside_op: bool = False
+
+    def record(self, name: str, stream: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run one operation now, keep it as a node, and return its result."""
+        outer, self._inside_op = self._inside_op, True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._inside_op = outer
+        reads: list[int] = []
+        node_args = self._encode(args, reads)
+        node_kwargs = self._encode(kwargs, reads)
+        outputs = tuple(self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        node = Node(name, stream, function, node_args, node_kwargs, outputs, reads=tuple(sorted(set(reads))))
+        self.nodes.append(node)
+        return result
+
+    def record_op(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record one of Slipstream's own ops; inside another op it is part of that op's node."""
+        if self._inside_op:
+            return function(*args, **kwargs)
+        return self.record(name, self.stream(), function, args, kwargs)
+
+    def _register(self, tensor: torch.Tensor) -> int:
+        # An in-place op returns its own argument: same object, same register.
+        known = self._known.get(id(tensor))
+        if known is None:
+            known = self._known[id(tensor)] = self.num_registers
+            self._alive.append(tensor)  # keeps the id from being given to another tensor
+            self.num_registers += 1
+        return known
+
+    def _encode(self, value: Any, reads: list[int]) -> Any:
+        def leaf(item: Any) -> Any:
+            if isinstance(item, torch.Tensor) and id(item) in self._known:
+                reads.append(self._known[id(item)])
+                return Register(self._known[id(item)])
+            return item
+
+        return tree_map(leaf, value)
+
+    def finish(self, result: Any) -> None:
+        """Close the tape: `result` is what a replay returns."""
+        kept: list[int] = []
+        self.result = self._encode(result, kept)
+        last_use: dict[int, int] = {}
+        for index, node in enumerate(self.nodes):
+            for register in (*node.reads, *node.outputs):
+                last_use[register] = index
+        for register, index in last_use.items():
+            if register not in kept:
+                self.nodes[index].frees += (register,)
+        self._known.clear()
+        self._alive.clear()
+
+    def static_inputs(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield (where it is read, tensor) for every tensor that the tape reads and does not make."""
+        for index, node in enumerate(self.nodes):
+            for position, leaf in enumerate(tree_leaves((node.args, node.kwargs))):
+                if isinstance(leaf, torch.Tensor):
+                    yield f"node {index} {node.name}, argument {position}", leaf
+
+    def compile(self) -> Callable[[], Any]:
+        """Return the function that replays the tape."""
+        steps = [_step(node) for node in self.nodes]
+        result, num_registers = self.result, self.num_registers
+
+        def replay() -> Any:
+            registers: list[Any] = [None] * num_registers
+            for step in steps:
+                step(registers)
+            return _decode(result, registers)
+
+        return replay
+
+
+def _decode(value: Any, registers: list[Any]) -> Any:
+    return tree_map(
+        lambda item: registers[item.index] if isinstance(item, Register) else item,
+        value,
+        is_leaf=lambda item: isinstance(item, Register),
+    )
+
+
+def _step(node: Node) -> Callable[[list[Any]], None]:
+    """Return a closure that runs one node: the shape of its arguments is settled here, once."""
+    function, outputs, frees = node.function, node.outputs, node.frees
+    slots = [(i, a.index) for i, a in enumerate(node.args) if isinstance(a, Register)]
+    template = list(node.args)
+    flat = len(node.reads) == len({index for _, index in slots})  # no register inside a list or a keyword
+    kwargs = node.kwargs
+    single = outputs[0] if len(outputs) == 1 else None
+
+    def step(registers: list[Any]) -> None:
+        if flat:
+            args = template.copy()
+            for position, index in slots:
+                args[position] = registers[index]
+            result = function(*args, **kwargs)
+        else:
+            result = function(*_decode(node.args, registers), **_decode(kwargs, registers))
+        if single is not None:
+            registers[single] = result if isinstance(result, torch.Tensor) else tree_leaves(result)[0]
+        else:
+            tensors = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+            for index, tensor in zip(outputs, tensors, strict=True):
+                registers[index] = tensor
+        for index in frees:
+            registers[index] = None
+
+    return step
+
+
+class _Callbacks(TorchDispatchMode):
+    """Records what runs outside Slipstream's own ops."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._tape._inside_op:
+            return func(*args, **(kwargs or {}))
+        name = func.name().split(".")[0]
+        if name in _HOST_READS:
+            raise CaptureError(
+                f"graph {self._tape.name!r} reads a device value on the host inside its capture ({name}). "
+                "Keep the value on the device, or move the read out of the captured function."
+            )
+        return self._tape.record(name, self._tape.stream(), func, args, kwargs or {})
+
+
+_active: list[Tape] = []
+
+
+def active_tape() -> Tape | None:
+    """Return the tape that records now, if any."""
+    return _active[-1] if _active else None
+
+
+@contextmanager
+def recording(tape: Tape) -> Iterator[None]:
+    """Record what runs inside the block on `tape`.
+
+    Raises:
+        CaptureError: a capture is already under way.
+    """
+    if _active:
+        raise CaptureError(f"graph {tape.name!r} cannot be captured while {_active[-1].name!r} is.")
+    _active.append(tape)
+    try:
+        with _Callbacks(tape):
+            yield
+    finally:
+        _active.pop()

@@ -1,0 +1,140 @@
+"""Builds what an engine runs: cache, buffers, phases, graphs. Shared by prefill and rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.device.api import Device, Stream
+from slipstream.graph.buffers import StepBuffers
+from slipstream.graph.dispatch import Dispatcher
+from slipstream.graph.runner import GraphRunner, PhaseFunction
+from slipstream.kv.cache import KvCache
+from slipstream.model.llama import Llama
+from slipstream.model.nextn import NextnHead
+from slipstream.plan import EnginePlan
+from slipstream.speculative.breakeven import PhaseCosts
+from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
+from slipstream.speculative.plans import buffer_specs, draft_plan_for
+from slipstream.speculative.round import RoundParts
+from slipstream.trace import NullRecorder, Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCore:
+    """The device's side of an engine.
+
+    Attributes:
+        head: the NextN head, or None.
+        cache, draft_cache: keys and values of target and head; they share slots and page tables.
+        round_parts: what rounds need.
+        costs: measured time of each shape.
+    """
+
+    plan: EnginePlan
+    device: Device
+    target: Llama
+    head: NextnHead | None
+    cache: KvCache
+    draft_cache: KvCache | None
+    main: Stream
+    buffers: StepBuffers
+    runner: GraphRunner
+    round_parts: RoundParts
+    costs: PhaseCosts
+    recorder: Recorder
+
+
+def build_core(
+    plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder | None = None
+) -> EngineCore:
+    """Allocate caches and static buffers, and capture the graphs."""
+    recorder = recorder or NullRecorder()
+    config = target.config
+    place = device.torch_device
+    shape = (plan.num_pages, plan.page_size, config.num_kv_heads, config.head_dim, place)
+    cache = KvCache.make(config.num_layers, *shape)
+    draft_cache = KvCache.make(1, *shape) if head is not None else None
+    max_rows = max((plan.max_requests, *plan.buckets))
+    specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size)
+    buffers = StepBuffers(specs, place, check=plan.check)
+    # Until the first batch, all rows are padding.
+    buffers.host["slots"].fill_(plan.max_requests)
+    buffers.upload()
+
+    phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers)}
+    widths: dict[str, tuple[int, ...]] = {"verify": (plan.width,)}
+    if head is not None and draft_cache is not None:
+        phases["extend"] = extend_phase(head, draft_cache, buffers)
+        widths["extend"] = (plan.width,)
+        if plan.num_steps > 1:
+            phases["draft"] = draft_phase(head, draft_cache, buffers, plan.num_steps)
+            widths["draft"] = (1,)
+    elif plan.draft == "ngram":
+        widths["verify"] = (plan.width, 1)  # a round without drafts is plain decoding
+
+    costs = PhaseCosts()
+    dispatcher = Dispatcher(plan.graph_mode, plan.buckets)
+    runner = GraphRunner(
+        device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
+    )
+    main, plan_stream = device.stream("main"), device.stream("plan")
+    _zero_planned(buffers)
+    runner.capture(widths, main)
+    parts = RoundParts(
+        main=main,
+        plan=plan_stream,
+        runner=runner,
+        buffers=buffers,
+        recorder=recorder,
+        draft_plan=draft_plan_for(plan.num_steps) if head is not None else None,
+        num_steps=plan.num_steps,
+        page_size=plan.page_size,
+    )
+    return EngineCore(
+        plan=plan,
+        device=device,
+        target=target,
+        head=head,
+        cache=cache,
+        draft_cache=draft_cache,
+        main=main,
+        buffers=buffers,
+        runner=runner,
+        round_parts=parts,
+        costs=costs,
+        recorder=recorder,
+    )
+
+
+def _zero_planned(buffers: StepBuffers) -> None:
+    """Give the captures safe inputs: token 0 at position 0 of the scratch page."""
+    for name in buffers.names():
+        if name not in buffers.host:
+            buffers.view(name, buffers.rows(name)).zero_()
+
+
+@torch.inference_mode()
+def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]) -> torch.Tensor:
+    """Compute prompt positions start .. start + len(ids) - 1 of one request; return the last hidden rows.
+
+    Returns:
+        float32 [len(ids), H], before the final norm.
+    """
+    rows = chunk_rows(core, len(ids), start, pages)
+    ids_R = torch.tensor(ids, device=core.device.torch_device)
+    return core.target.forward(ids_R, *rows, core.cache)
+
+
+def chunk_rows(
+    core: EngineCore, count: int, start: int, pages: list[int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return positions [R], KV slots [R] and pages [1, P] of a chunk of one request."""
+    place = core.device.torch_device
+    padded = pages + [0] * (core.plan.pages_per_request - len(pages))
+    pages_BP = torch.tensor([padded], device=place)
+    positions_R = torch.arange(start, start + count, device=place)
+    page_size = core.plan.page_size
+    slots_R = pages_BP[0][positions_R // page_size] * page_size + positions_R % page_size
+    return positions_R, slots_R, pages_BP

@@ -1,0 +1,282 @@
+"""The engine's loop: `add` requests, `step` until nothing is left.
+
+A step: admit who fits, compute one prefill chunk, run one round for all that decode, publish their tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.config import SamplingParams
+from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk
+from slipstream.engine.request import Phase, Request, TextStream
+from slipstream.engine.sampling import request_generator, sample
+from slipstream.engine.scheduler import Scheduler
+from slipstream.engine.stats import EngineStats
+from slipstream.plan import check_sampling
+from slipstream.speculative.breakeven import drafts_pay
+from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
+from slipstream.speculative.round import Batch, run_round
+from slipstream.speculative.state import RoundState
+from slipstream.trace import Slice, names
+
+#: Why a prefill runs eagerly: its rows differ from prompt to prompt.
+PREFILL_REASON = "prefill is not captured"
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step gave one request.
+
+    Attributes:
+        request_id: whose.
+        token_ids: new tokens, the ending one included.
+        text: new text.
+        finish_reason: "stop", "length" or "abort" where the request ended, else None.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    text: str
+    finish_reason: str | None
+
+
+class Engine:
+    """Serves requests on one core.
+
+    Args:
+        core: model, cache, graphs.
+        eos_ids: tokens that end an answer.
+        text_stream: makes a request's detokeniser.
+    """
+
+    def __init__(
+        self, core: EngineCore, eos_ids: frozenset[int], text_stream: Callable[[], TextStream]
+    ) -> None:
+        plan = core.plan
+        self.core = core
+        self.stats = EngineStats(core.runner.stats)
+        self.scheduler = Scheduler(
+            plan.max_requests, plan.max_model_len, plan.num_pages, plan.page_size, plan.width
+        )
+        self._eos_ids = eos_ids
+        self._text_stream = text_stream
+        self._state = RoundState.empty(
+            plan.max_requests, core.target.config.hidden_size, core.device.torch_device
+        )
+        self._next_id = 0
+        self._requests: dict[int, Request] = {}
+        self._drafters: dict[int, NgramDrafter] = {}
+        self._generators: dict[int, torch.Generator] = {}
+
+    def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
+        """Queue a request and return its id.
+
+        Raises:
+            UsageError: a sampling parameter is not possible.
+            RequestError: the request can never be served; nothing was queued.
+        """
+        check_sampling(sampling)
+        ids = list(prompt_ids)
+        self.scheduler.check(ids, sampling)
+        request = Request(self._next_id, ids, sampling, self._text_stream())
+        self._next_id += 1
+        self._requests[request.request_id] = request
+        if sampling.temperature > 0:
+            self._generators[request.request_id] = request_generator(self.core.plan.seed, request.request_id)
+        elif self.core.plan.draft == "ngram":
+            drafter = self._drafters[request.request_id] = NgramDrafter()
+            drafter.extend(ids)
+        self.scheduler.add(request)
+        return request.request_id
+
+    def abort(self, request_id: int) -> StepOutput | None:
+        """Give up a request; return its last text, or None if it is not there any more."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        text = request.abort()
+        self._forget(request)
+        return StepOutput(request_id, [], text, request.finish_reason)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is left."""
+        return self.scheduler.busy
+
+    def step(self) -> list[StepOutput]:
+        """Run one step and return what it gave."""
+        self.scheduler.admit()
+        outputs: list[StepOutput] = []
+        request = self.scheduler.next_prefill()
+        if request is not None:
+            outputs += self._prefill(request)
+        started = time.perf_counter_ns()
+        requests = self.scheduler.next_round()
+        if requests:
+            outputs += self._round(requests, started)
+        return outputs
+
+    def _prefill(self, request: Request) -> list[StepOutput]:
+        """Compute one chunk of a prompt; behind the last chunk stands the first token."""
+        started = time.perf_counter_ns()
+        core, ids = self.core, request.prefill_ids
+        pages = request.pages.pages if request.pages else []
+        start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
+        with core.main:
+            hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
+        request.computed = end
+        last = end == len(ids)
+        outputs: list[StepOutput] = []
+        token = -1
+        if last:
+            fresh = not request.output_ids
+            token = self._first_token(request, hidden_RH) if fresh else request.output_ids[-1]
+            self._start_rounds(request, token)
+            if fresh:
+                outputs = [self._publish(request, [token])]
+        if core.head is not None and request.phase is not Phase.FINISHED:
+            self._prefill_head(request, hidden_RH, ids[start + 1 : end + 1] + [token] * last, start, pages)
+        ended = time.perf_counter_ns()
+        self.stats.prompt_tokens += end - start
+        self.stats.prefill_ns += ended - started
+        core.recorder.add(
+            Slice(
+                names.MAIN,
+                names.PREFILL,
+                started,
+                ended - started,
+                {"route": "eager", "reason": PREFILL_REASON, "requests": 1, "rows": end - start, "padded_rows": 0},
+            )
+        )
+        return outputs
+
+    @torch.inference_mode()
+    def _first_token(self, request: Request, hidden_RH: torch.Tensor) -> int:
+        logits_V = self.core.target.logits(hidden_RH[-1:])[0]
+        generator = self._generators.get(request.request_id)
+        return int(logits_V.argmax()) if generator is None else sample(logits_V, request.sampling, generator)
+
+    @torch.inference_mode()
+    def _start_rounds(self, request: Request, token: int) -> None:
+        request.phase = Phase.DECODE
+        request.committed = request.computed
+        place = self.core.device.torch_device
+        self._state = self._state.put(
+            torch.tensor([request.slot], device=place),
+            lengths_M=torch.tensor([request.committed], device=place),
+            bonus_M=torch.tensor([token], device=place),
+        )
+
+    @torch.inference_mode()
+    def _prefill_head(
+        self, request: Request, hidden_RH: torch.Tensor, next_ids: list[int], start: int, pages: list[int]
+    ) -> None:
+        """Give the head the same positions: the token after each, and the target's hidden row there."""
+        core = self.core
+        if core.head is None or core.draft_cache is None:
+            return
+        place = core.device.torch_device
+        rows = chunk_rows(core, len(next_ids), start, pages)
+        head_RH = core.head.forward(torch.tensor(next_ids, device=place), hidden_RH, *rows, core.draft_cache)
+        if request.phase is Phase.DECODE:
+            last_BH = head_RH[-1:]
+            candidate_B = core.head.logits(last_BH).argmax(-1)
+            slot_B = torch.tensor([request.slot], device=place)
+            self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
+
+    def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
+        core, recorder = self.core, self.core.recorder
+        with recorder.slice(names.HOST, names.SCHEDULE):
+            proposals = self._propose(requests)
+            drafting = core.head is not None or any(proposal.drafts for proposal in proposals)
+            width = core.plan.width if drafting else 1
+            self._fill(requests, proposals)
+            batch = Batch(len(requests), width, self._chooser(requests, width))
+        result = run_round(core.round_parts, self._state, batch)
+        self._state = result.state
+        settled = result.settle()
+        with recorder.slice(names.HOST, names.PUBLISH):
+            outputs = []
+            for request, proposal, tokens in zip(requests, proposals, settled, strict=True):
+                drafter = self._drafters.get(request.request_id)
+                if drafter is not None and proposal.drafts:
+                    drafter.learn(len(tokens) - 1)
+                sampled = request.request_id in self._generators
+                drafted = len(proposal.drafts) if core.head is None else width - 1
+                self.stats.count_request(0 if sampled else drafted, len(tokens))
+                self.scheduler.commit(request, len(tokens))
+                outputs.append(self._publish(request, tokens))
+        self.stats.rounds += 1
+        self.stats.round_tokens += sum(len(output.token_ids) for output in outputs)
+        self.stats.round_ns += time.perf_counter_ns() - started
+        return outputs
+
+    def _propose(self, requests: list[Request]) -> list[Proposal]:
+        """Return each request's drafts, or none for all of them where they would not pay for their rows."""
+        core = self.core
+        proposals = []
+        for request in requests:
+            drafter = self._drafters.get(request.request_id)
+            left = request.sampling.max_tokens - len(request.output_ids)
+            wanted = min(core.plan.num_steps, left - 1)
+            proposals.append(drafter.propose(wanted) if drafter and wanted > 0 else NOTHING)
+        expected = sum(proposal.expected for proposal in proposals)
+        if not expected or drafts_pay(
+            core.costs, core.runner.dispatcher, len(requests), core.plan.width, expected
+        ):
+            return proposals
+        for request, proposal in zip(requests, proposals, strict=True):
+            if proposal.drafts:
+                self._drafters[request.request_id].pass_over()
+        return [NOTHING] * len(requests)
+
+    def _fill(self, requests: list[Request], proposals: list[Proposal]) -> None:
+        """Write the host mirrors: real rows, then padding that names no request."""
+        host = {name: mirror.numpy() for name, mirror in self.core.buffers.host.items()}
+        host["slots"][:] = self.core.plan.max_requests
+        host["pages"][:] = 0
+        host["drafts"][:] = -1
+        host["greedy"][:] = 0
+        for row, (request, proposal) in enumerate(zip(requests, proposals, strict=True)):
+            pages = request.pages.pages if request.pages else []
+            host["slots"][row] = request.slot
+            host["pages"][row, : len(pages)] = pages
+            host["drafts"][row, : len(proposal.drafts)] = proposal.drafts
+            host["greedy"][row] = request.request_id not in self._generators
+
+    def _chooser(
+        self, requests: list[Request], width: int
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """Return what draws the tokens of requests that sample, or None where all are greedy."""
+        draws = [(row, r) for row, r in enumerate(requests) if r.request_id in self._generators]
+        if not draws:
+            return None
+
+        def choose(logits_RV: torch.Tensor, target_BW: torch.Tensor) -> torch.Tensor:
+            chosen_BW = target_BW.clone()
+            for row, request in draws:
+                generator = self._generators[request.request_id]
+                chosen_BW[row, 0] = sample(logits_RV[row * width], request.sampling, generator)
+            return chosen_BW
+
+        return choose
+
+    def _publish(self, request: Request, tokens: list[int]) -> StepOutput:
+        taken, text = request.take(tokens, self._eos_ids, self.core.plan.max_model_len)
+        drafter = self._drafters.get(request.request_id)
+        if drafter is not None:
+            drafter.extend(taken)
+        if request.finish_reason is not None:
+            self._forget(request)
+        return StepOutput(request.request_id, taken, text, request.finish_reason)
+
+    def _forget(self, request: Request) -> None:
+        self.scheduler.release(request)
+        self.stats.preemptions += request.preemptions
+        for table in (self._requests, self._drafters, self._generators):
+            table.pop(request.request_id, None)

@@ -1,0 +1,54 @@
+"""The tensors behind the pages: one a layer, [S, 2 K, D] float32 (keys, then values)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """Keys and values of one model.
+
+    Attributes:
+        layers: for each layer float32 [slots, 2 x kv heads, head dim].
+        page_size: slots a page.
+    """
+
+    layers: Sequence[torch.Tensor]
+    page_size: int
+
+    @classmethod
+    def make(
+        cls, num_layers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, device: torch.device
+    ) -> KvCache:
+        """Make room for `num_pages` pages and the scratch page; on a CPU a page costs memory once written."""
+        shape = ((num_pages + 1) * page_size, 2 * num_kv_heads, head_dim)
+        return cls([_zeros(shape, device) for _ in range(num_layers)], page_size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(layer.nbytes for layer in self.layers)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device)
+    # numpy takes zeroed memory from the system untouched, torch.zeros writes all of it.
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+
+
+def slots_of(pages_BP: torch.Tensor, positions_BW: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Return the KV slots of positions, int64 [B, W].
+
+    Args:
+        pages_BP: int64 page numbers of each request.
+        positions_BW: int64 positions.
+        page_size: slots a page.
+    """
+    pages = pages_BP.gather(1, positions_BW // page_size)
+    return pages * page_size + positions_BW % page_size

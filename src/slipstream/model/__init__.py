@@ -1,0 +1,1 @@
+"""A model: its file, its tokenizer, its layers. Importing this package does not import torch."""

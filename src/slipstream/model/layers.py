@@ -1,0 +1,79 @@
+"""The decoder layer that Llama-like models and NextN heads share. Legend of shapes: `slipstream.ops`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from slipstream import ops
+from slipstream.model.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRows:
+    """What every layer of one forward reads about its rows.
+
+    Attributes:
+        factors: rotary factors of the rows, [R, 1, 2 D].
+        slots_R: int64, where each row's key and value go.
+        context_slots: int64 [B L], which slots the requests read.
+        mask: float32, which of them a row may see.
+    """
+
+    factors: torch.Tensor
+    slots_R: torch.Tensor
+    context_slots: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer: attention and gated feed-forward, each behind a norm and added to the residual.
+
+    Attributes:
+        attn_norm, ffn_norm: float32 [H].
+        attn_qkv: [(Q + 2 K) D, H], queries, keys and values in one matrix.
+        qkv_bias: float [(Q + 2 K) D] or None.
+        attn_output: [H, Q D].
+        ffn_gate_up: [2 F, H].
+        ffn_down: [H, F].
+    """
+
+    config: ModelConfig
+    attn_norm: torch.Tensor
+    attn_qkv: ops.Matrix
+    qkv_bias: torch.Tensor | None
+    attn_output: ops.Matrix
+    ffn_norm: torch.Tensor
+    ffn_gate_up: ops.Matrix
+    ffn_down: ops.Matrix
+
+    def forward(self, residual_RH: torch.Tensor, rows: ForwardRows, cache: torch.Tensor) -> torch.Tensor:
+        """Return the residual after this layer, float32 [R, H]; writes the rows' keys and values to `cache`."""
+        config = self.config
+        heads, kv_heads = config.num_heads, config.num_kv_heads
+        normed = ops.rms_norm(residual_RH, self.attn_norm, config.rms_eps, self.attn_qkv.activation_dtype)
+        qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
+        query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
+        attended = ops.paged_attention(query, cache, rows.context_slots, rows.mask, kv_heads)
+        residual_RH = ops.add(residual_RH, ops.linear(attended, self.attn_output))
+        normed = ops.rms_norm(residual_RH, self.ffn_norm, config.rms_eps, self.ffn_gate_up.activation_dtype)
+        gated = ops.gated_silu(ops.linear(normed, self.ffn_gate_up))
+        return ops.add(residual_RH, ops.linear(gated, self.ffn_down))
+
+
+def rope_table(config: ModelConfig, num_positions: int, device: torch.device) -> torch.Tensor:
+    """Return the rotary table, float32 [num_positions, 2 D]: cosines, then sines, the first half's negated.
+
+    With the sign in the table, rotating is x * cos + roll(x, D/2) * sin.
+    """
+    half = config.head_dim // 2
+    exponent = torch.arange(half, dtype=torch.float64) / half
+    frequency = config.rope_theta**-exponent
+    if config.rope_factors is not None:
+        frequency /= torch.tensor(config.rope_factors, dtype=torch.float64)
+    # The products are formed in float32, as transformers does: at long positions the rounding shows.
+    angle = torch.arange(num_positions).float()[:, None] * frequency.float()
+    cosine, sine = angle.cos(), angle.sin()
+    return torch.cat((cosine, cosine, -sine, sine), dim=-1).to(device)

@@ -1,0 +1,39 @@
+"""The few operations that models call. One place, named, nothing device-specific above it.
+
+Shapes, here and wherever tensors flow:
+
+    R  rows of a forward (requests x width)      H  hidden size          Q  query heads
+    B  requests                                  V  vocabulary           K  key-value heads
+    W  width: rows a request                     F  feed-forward size    D  head dimension
+    L  context positions gathered                P  pages a request      S  KV slots
+
+Inside a capture each call becomes one node of the graph (`ops.registry`).
+"""
+
+from slipstream.ops.attention import kv_index, paged_attention, rope_and_store, rope_rows
+from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
+from slipstream.ops.rows import add, concat_rows, embedding, gated_silu, linear, rms_norm, select_rows, stack_columns, to_float
+from slipstream.ops.vocabulary import argmax, logits
+
+__all__ = [
+    "BLOCK",
+    "DenseMatrix",
+    "Matrix",
+    "Q4Matrix",
+    "Q8Matrix",
+    "add",
+    "argmax",
+    "concat_rows",
+    "embedding",
+    "gated_silu",
+    "kv_index",
+    "linear",
+    "logits",
+    "paged_attention",
+    "rms_norm",
+    "rope_and_store",
+    "rope_rows",
+    "select_rows",
+    "stack_columns",
+    "to_float",
+]

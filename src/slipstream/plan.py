@@ -1,0 +1,273 @@
+"""From what was asked to what is done: `resolve(config, caps, shape) -> EnginePlan`. Pure: no torch.
+
+Whatever differs from what the user asked, or was left to us, is a `Decision` with its reason. `slipstream plan`
+prints them; nothing is changed later without one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slipstream.config import DEVICES, DRAFTERS, DTYPES, GRAPH_MODES, MAX_NUM_STEPS, EngineConfig, SamplingParams
+from slipstream.device.caps import Caps
+from slipstream.errors import UnknownNameError, UsageError
+from slipstream.graph.buckets import check_buckets
+from slipstream.graph.modes import GraphMode
+from slipstream.kv.pages import pages_for
+
+#: The default context is bounded, because pages are reserved for every request that may run.
+_DEFAULT_MODEL_LEN = 4096
+
+#: `ops.kv_index` gathers contexts in steps of 64 slots, so a page has to divide 64.
+_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One setting: what was asked, what is done, and why.
+
+    Attributes:
+        what: the setting's name.
+        asked: as the user wrote it, or "default".
+        got: what is done.
+        why: the reason, one sentence.
+    """
+
+    what: str
+    asked: str
+    got: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a plan needs to know of a model.
+
+    Attributes:
+        name: for messages.
+        context_length: positions that the model knows.
+        four_bit: whether its matrices are stored in 4-bit blocks.
+        slot_bytes: bytes of keys and values a token.
+    """
+
+    name: str
+    context_length: int
+    four_bit: bool
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What an engine does. Same names as `EngineConfig`, all settled.
+
+    Attributes:
+        width: rows a request in verify and extend: num_steps + 1, or 1 for plain decoding.
+        pages_per_request: pages of a page table's row.
+        decisions: how each setting came about.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    draft: str
+    head: str | None
+    num_steps: int
+    width: int
+    graph_mode: GraphMode
+    buckets: tuple[int, ...]
+    check: bool
+    max_requests: int
+    max_model_len: int
+    page_size: int
+    pages_per_request: int
+    num_pages: int
+    kv_bytes: int
+    prefill_chunk: int
+    seed: int
+    decisions: tuple[Decision, ...]
+
+
+class _Ledger:
+    """Collects decisions."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+
+    def settle(self, what: str, asked: object, got: object, why: str) -> None:
+        text = "default" if asked is None else str(asked)
+        self.decisions.append(Decision(what, text, str(got), why))
+
+
+def resolve(
+    config: EngineConfig, caps: Caps, shape: ModelShape, sampling: SamplingParams | None = None
+) -> EnginePlan:
+    """Settle every setting.
+
+    Args:
+        config: what was asked.
+        caps: what the device can do.
+        shape: the model.
+        sampling: how tokens will be chosen, where that is known for all requests.
+
+    Raises:
+        UsageError: a value is not possible; says which are.
+    """
+    check_config(config)
+    ledger = _Ledger()
+    ledger.settle("device", config.device, caps.device, "as asked")
+    dtype = _dtype(config, caps, shape, ledger)
+    threads = config.threads or caps.default_threads
+    ledger.settle("threads", config.threads, threads, "as asked" if config.threads else "cores of this process")
+    draft = _draft(config, sampling, ledger)
+    width = 1 if draft == "none" else config.spec.num_steps + 1
+    ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
+    graph_mode = GraphMode(config.graph.mode)
+    ledger.settle("graph", config.graph.mode, graph_mode.value, "as asked")
+    buckets = _buckets(config, graph_mode, ledger)
+    length = _model_len(config, shape, ledger)
+    pages_per_request = pages_for(_round_up(length + width, 64), config.page_size)
+    num_pages = config.num_pages or config.max_requests * pages_per_request
+    kv_bytes = (num_pages + 1) * config.page_size * shape.slot_bytes
+    why = "as asked" if config.num_pages else f"{config.max_requests} requests of {length} tokens at once"
+    ledger.settle("num_pages", config.num_pages, num_pages, f"{why}; {kv_bytes / 1e6:.0f} MB when all are used")
+    return EnginePlan(
+        device=caps.device,
+        dtype=dtype,
+        threads=threads,
+        draft=draft,
+        head=config.spec.head,
+        num_steps=width - 1,
+        width=width,
+        graph_mode=graph_mode,
+        buckets=buckets,
+        check=config.graph.check,
+        max_requests=config.max_requests,
+        max_model_len=length,
+        page_size=config.page_size,
+        pages_per_request=pages_per_request,
+        num_pages=num_pages,
+        kv_bytes=kv_bytes,
+        prefill_chunk=config.prefill_chunk,
+        seed=config.seed,
+        decisions=tuple(ledger.decisions),
+    )
+
+
+def check_config(config: EngineConfig) -> None:
+    """Check names and numbers against what is possible anywhere.
+
+    Raises:
+        UsageError: one of them is not.
+    """
+    for kind, name, known in (
+        ("drafter", config.spec.draft, DRAFTERS),
+        ("dtype", config.dtype, DTYPES),
+        ("device", config.device, DEVICES),
+        ("graph mode", config.graph.mode, GRAPH_MODES),
+    ):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    if not 1 <= config.spec.num_steps <= MAX_NUM_STEPS:
+        raise UsageError(
+            f"num-steps {config.spec.num_steps} is not possible: a round drafts 1 to {MAX_NUM_STEPS} tokens. "
+            "For plain decoding use --draft none."
+        )
+    if config.page_size not in _PAGE_SIZES:
+        raise UsageError(f"page-size {config.page_size} is not possible; use one of {_list(_PAGE_SIZES)}.")
+    for what, value in (
+        ("max-requests", config.max_requests),
+        ("max-model-len", config.max_model_len),
+        ("num-pages", config.num_pages),
+        ("prefill-chunk", config.prefill_chunk),
+        ("threads", config.threads),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"{what} {value} is not possible; it is at least 1.")
+    if config.spec.head is not None and config.spec.draft != "nextn":
+        raise UsageError(f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn.")
+    check_buckets(config.graph.buckets)
+
+
+def check_sampling(sampling: SamplingParams) -> None:
+    """Check one request's parameters.
+
+    Raises:
+        UsageError: a value is not possible.
+    """
+    if sampling.max_tokens < 1:
+        raise UsageError(f"max-tokens {sampling.max_tokens} is not possible; it is at least 1.")
+    if not 0 <= sampling.temperature < math.inf:
+        raise UsageError(f"temperature {sampling.temperature} is not possible; 0 is greedy, above 0 samples.")
+    if not 0 < sampling.top_p <= 1:
+        raise UsageError(f"top-p {sampling.top_p} is not possible; it is above 0 and at most 1.")
+    if sampling.top_k < 0:
+        raise UsageError(f"top-k {sampling.top_k} is not possible; 0 keeps all tokens.")
+    if "" in sampling.stop:
+        raise UsageError("an empty stop string would end every answer at once; leave it out.")
+
+
+def _dtype(config: EngineConfig, caps: Caps, shape: ModelShape, ledger: _Ledger) -> str:
+    if config.dtype == "auto":
+        dtype = "q4" if shape.four_bit and "q4" in caps.dtypes else "f32"
+        why = "the file holds 4-bit blocks" if dtype == "q4" else "the file holds no 4-bit blocks"
+    else:
+        dtype, why = config.dtype, "as asked"
+    if dtype not in caps.dtypes:
+        raise UsageError(f"device {caps.device!r} cannot compute in {dtype}; possible: {_list(caps.dtypes)}.")
+    ledger.settle("dtype", config.dtype, dtype, why)
+    return dtype
+
+
+def _draft(config: EngineConfig, sampling: SamplingParams | None, ledger: _Ledger) -> str:
+    asked = config.spec.draft
+    if asked != "none" and sampling is not None and sampling.temperature > 0:
+        why = "temperature is above 0, and drafts are verified for greedy decoding only so far"
+        ledger.settle("draft", asked, "none", why)
+        return "none"
+    why = "as asked"
+    if asked == "nextn" and config.spec.head is None:
+        why = "no head was given, so it is random: right text, hardly any accepted draft"
+    ledger.settle("draft", asked, asked, why)
+    return asked
+
+
+def _buckets(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[int, ...]:
+    asked = check_buckets(config.graph.buckets)
+    if mode is GraphMode.NONE:
+        ledger.settle("buckets", _list(asked), "none", "graphs are off")
+        return ()
+    # A bucket beyond the first that holds max_requests could never be chosen.
+    enough = [bucket for bucket in asked if bucket >= config.max_requests][:1]
+    buckets = tuple(bucket for bucket in asked if bucket < config.max_requests) + tuple(enough)
+    if buckets == asked:
+        why = "as asked"
+    else:
+        why = f"at most {config.max_requests} requests run, so larger buckets are never used"
+    if not enough:
+        why += f"; {buckets[-1] + 1} to {config.max_requests} requests run eagerly"
+    ledger.settle("buckets", _list(asked), _list(buckets), why)
+    return buckets
+
+
+def _model_len(config: EngineConfig, shape: ModelShape, ledger: _Ledger) -> int:
+    asked = config.max_model_len
+    if asked is None:
+        length = min(shape.context_length, _DEFAULT_MODEL_LEN)
+        why = f"the model knows {shape.context_length} positions; more than {_DEFAULT_MODEL_LEN} only on request"
+    elif asked > shape.context_length:
+        raise UsageError(
+            f"max-model-len {asked} is not possible: {shape.name} knows {shape.context_length} positions."
+        )
+    else:
+        length, why = asked, "as asked"
+    ledger.settle("max_model_len", asked, length, why)
+    return length
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _list(values: tuple[object, ...]) -> str:
+    return ",".join(str(value) for value in values)

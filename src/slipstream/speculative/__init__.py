@@ -1,0 +1,1 @@
+"""Speculative decoding: draft, verify, accept, extend. Read `speculative.round` first."""

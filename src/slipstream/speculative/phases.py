@@ -1,0 +1,87 @@
+"""What the graphs hold: the draft, verify and extend forwards, over `StepBuffers` and nothing else.
+
+Each is captured once a shape (`graph.runner`) and can run eagerly in any shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from slipstream import ops
+from slipstream.graph.buffers import StepBuffers
+from slipstream.graph.descriptor import BatchDescriptor
+from slipstream.graph.runner import PhaseFunction
+from slipstream.kv.cache import KvCache
+from slipstream.model.llama import Llama
+from slipstream.model.nextn import NextnHead
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Results of a verify forward, for R = bucket x width rows.
+
+    Attributes:
+        tokens_R: int64, the target's argmax behind each row.
+        logits_RV: float32.
+        hidden_RH: float32, before the final norm.
+    """
+
+    tokens_R: torch.Tensor
+    logits_RV: torch.Tensor
+    hidden_RH: torch.Tensor
+
+
+def verify_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+    """Return the target's forward over the bonus token and the drafts."""
+
+    def verify(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        hidden_RH = target.forward(
+            buffers.view("verify.ids", key.rows),
+            buffers.view("verify.positions", key.rows),
+            buffers.view("verify.slots", key.rows),
+            buffers.view("pages", key.num_reqs),
+            cache,
+        )
+        logits_RV = target.logits(hidden_RH)
+        return ops.argmax(logits_RV), logits_RV, hidden_RH
+
+    return verify
+
+
+def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers, num_steps: int) -> PhaseFunction:
+    """Return the whole roll-out: candidate 1 is given, num_steps - 1 forwards make the others."""
+
+    def draft(key: BatchDescriptor) -> torch.Tensor:
+        pages_BP = buffers.view("pages", key.num_reqs)
+        ids_B = buffers.view("draft.ids", key.num_reqs)
+        hidden_BH = buffers.view("draft.hidden", key.num_reqs)
+        candidates = [ids_B]
+        for step in range(num_steps - 1):
+            positions_B = buffers.view(f"draft.positions.{step}", key.num_reqs)
+            slots_B = buffers.view(f"draft.slots.{step}", key.num_reqs)
+            hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache)
+            ids_B = ops.argmax(head.logits(hidden_BH))
+            candidates.append(ids_B)
+        return ops.stack_columns(candidates)
+
+    return draft
+
+
+def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+    """Return the head's forward over the full width; its LM head sees each request's last advanced row only."""
+
+    def extend(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden_RH = head.forward(
+            buffers.view("extend.ids", key.rows),
+            buffers.view("extend.hidden", key.rows),
+            buffers.view("extend.positions", key.rows),
+            buffers.view("extend.slots", key.rows),
+            buffers.view("pages", key.num_reqs),
+            cache,
+        )
+        last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.num_reqs))
+        return ops.argmax(head.logits(last_BH)), last_BH
+
+    return extend

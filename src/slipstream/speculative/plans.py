@@ -1,0 +1,113 @@
+"""The plan functions: they write the static inputs of the next graph, on the device.
+
+                     reads                                        may start after
+    draft plan       state: lengths, candidate, hidden            the previous round
+    verify plan      state: lengths, bonus; the drafts            draft
+    extend plan A    state: lengths                               at once: nothing it reads changes in the round
+    extend plan B    accepted lengths, tokens, hidden rows        accept
+
+Padded rows need no case of their own: the upload gives them the pool's last row and the scratch page, and what
+follows from these is safe.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from slipstream.graph.buffers import BufferSpec
+from slipstream.speculative.accept import Accepted
+from slipstream.speculative.planning import PlanContext, PlanFunction, plan_function
+
+
+def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_size: int) -> list[BufferSpec]:
+    """Return the static inputs of all phases.
+
+    Args:
+        max_rows: request slots of the largest shape.
+        num_steps: drafts a round, 0 for plain decoding.
+        pages_per_request: pages of a page table's row.
+        hidden_size: H.
+    """
+    rows = max_rows * (num_steps + 1)
+    steps = [
+        spec
+        for step in range(num_steps - 1)
+        for spec in (
+            BufferSpec(f"draft.positions.{step}", (max_rows,)),
+            BufferSpec(f"draft.slots.{step}", (max_rows,)),
+        )
+    ]
+    return [
+        BufferSpec("slots", (max_rows,), uploaded=True),
+        BufferSpec("pages", (max_rows, pages_per_request), uploaded=True),
+        BufferSpec("drafts", (max_rows, num_steps), uploaded=True),
+        BufferSpec("greedy", (max_rows,), uploaded=True),
+        BufferSpec("draft.ids", (max_rows,)),
+        BufferSpec("draft.hidden", (max_rows, hidden_size), floating=True),
+        *steps,
+        BufferSpec("verify.ids", (rows,)),
+        BufferSpec("verify.positions", (rows,)),
+        BufferSpec("verify.slots", (rows,)),
+        BufferSpec("extend.ids", (rows,)),
+        BufferSpec("extend.positions", (rows,)),
+        BufferSpec("extend.slots", (rows,)),
+        BufferSpec("extend.hidden", (rows, hidden_size), floating=True),
+        BufferSpec("extend.rows", (max_rows,)),
+    ]
+
+
+def draft_plan_for(num_steps: int) -> PlanFunction:
+    """Return the draft plan for `num_steps`: its declaration names one pair of buffers a forward."""
+    forwards = range(num_steps - 1)
+    writes = ("draft.ids", "draft.hidden")
+    writes += tuple(f"draft.{what}.{step}" for step in forwards for what in ("positions", "slots"))
+
+    @plan_function(state=("lengths_M", "candidate_M", "hidden_MH"), writes=writes)
+    def draft_plan(plan: PlanContext) -> None:
+        lengths_B = plan.state("lengths_M")
+        plan.write("draft.ids", plan.state("candidate_M"))
+        plan.write("draft.hidden", plan.state("hidden_MH"))
+        for step in forwards:
+            positions_B1 = (lengths_B + step).unsqueeze(1)
+            plan.write(f"draft.positions.{step}", positions_B1.squeeze(1))
+            plan.write(f"draft.slots.{step}", plan.kv_slots(positions_B1).squeeze(1))
+
+    return draft_plan
+
+
+@plan_function(state=("lengths_M", "bonus_M"), writes=("verify.ids", "verify.positions", "verify.slots"))
+def verify_plan(plan: PlanContext, candidates_BS: torch.Tensor) -> None:
+    """Rows of a request: the bonus token, then its drafts, at the positions behind the committed ones.
+
+    Args:
+        plan: the batch.
+        candidates_BS: int64 drafts, -1 for none; read after draft.
+    """
+    positions_BW = _positions(plan.state("lengths_M"), candidates_BS.shape[1] + 1)
+    # A missing draft still has a row, which has to hold some token; accept compares with the -1.
+    ids_BW = torch.cat((plan.state("bonus_M").unsqueeze(1), candidates_BS.clamp_min(0)), dim=1)
+    plan.write("verify.ids", ids_BW.view(-1))
+    plan.write("verify.positions", positions_BW.view(-1))
+    plan.write("verify.slots", plan.kv_slots(positions_BW).view(-1))
+
+
+@plan_function(state=("lengths_M",), writes=("extend.positions", "extend.slots"))
+def extend_plan_a(plan: PlanContext, width: int) -> None:
+    """The geometry of extend, over the full width. Reads nothing that verify or accept writes."""
+    positions_BW = _positions(plan.state("lengths_M"), width)
+    plan.write("extend.positions", positions_BW.view(-1))
+    plan.write("extend.slots", plan.kv_slots(positions_BW).view(-1))
+
+
+@plan_function(writes=("extend.ids", "extend.hidden", "extend.rows"))
+def extend_plan_b(plan: PlanContext, accepted: Accepted, hidden_RH: torch.Tensor) -> None:
+    """The values of extend: the target's tokens, its hidden rows, and which row is the last one advanced to."""
+    width = accepted.tokens_BW.shape[1]
+    first_rows_B = torch.arange(plan.bucket, device=hidden_RH.device) * width
+    plan.write("extend.ids", accepted.tokens_BW.reshape(-1))
+    plan.write("extend.hidden", hidden_RH)
+    plan.write("extend.rows", first_rows_B + accepted.advanced_B - 1)
+
+
+def _positions(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+    return lengths_B.unsqueeze(1) + torch.arange(width, device=lengths_B.device)

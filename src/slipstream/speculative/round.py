@@ -1,0 +1,148 @@
+"""One round of speculative decoding. Read this file first.
+
+    main   [draft graph: num_steps-1 NextN forwards] .. [verify graph] [accept, commit] .. [extend graph]
+    plan                                  [verify plan]          [extend plan A]  [extend plan B]
+                                          after draft             independent      after accept
+
+Every fork and join is a statement below, in the order of the drawing. What crosses rounds is one frozen
+`RoundState`; a round keeps nothing else. Candidate 1 comes from the previous extend (or from prefill), so the
+draft graph holds num_steps - 1 forwards.
+
+Without a NextN head the drafts are the host's (`speculative.ngram`), or there are none; then there is no draft
+graph and no extend, and verify with width 1 is plain decoding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.device.api import Stream
+from slipstream.graph.buffers import StepBuffers
+from slipstream.graph.runner import GraphRunner
+from slipstream.speculative import plans
+from slipstream.speculative.accept import Accepted, accept_greedy
+from slipstream.speculative.phases import Verified
+from slipstream.speculative.planning import PlanFunction
+from slipstream.speculative.state import RoundState
+from slipstream.trace import Recorder, names
+
+
+@dataclass(frozen=True, slots=True)
+class RoundParts:
+    """What all rounds of an engine share.
+
+    Attributes:
+        main, plan: the two streams.
+        draft_plan: the head's draft plan, or None where the drafts come from the host.
+        num_steps: drafts a round.
+        page_size: slots a KV page.
+    """
+
+    main: Stream
+    plan: Stream
+    runner: GraphRunner
+    buffers: StepBuffers
+    recorder: Recorder
+    draft_plan: PlanFunction | None
+    num_steps: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The requests of one round, whose slots, pages and host drafts are in the buffers' host mirrors.
+
+    Attributes:
+        num_requests: real ones; rows behind them are padding.
+        width: rows a request; 1 where nobody drafts.
+        choose: picks tokens for requests that sample, (logits [B x width, V], argmax [B, width]) -> [B, width];
+            None where all are greedy.
+    """
+
+    num_requests: int
+    width: int
+    choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round leaves: the next state, and what it settled, still on the device."""
+
+    state: RoundState
+    accepted: Accepted
+    num_requests: int
+
+    def settle(self) -> list[list[int]]:
+        """Return each request's new tokens: the one point where the host waits for the round."""
+        count = self.num_requests
+        settled = torch.cat((self.accepted.advanced_B[:count, None], self.accepted.tokens_BW[:count]), dim=1)
+        return [tokens[:advanced] for advanced, *tokens in settled.tolist()]
+
+
+@torch.inference_mode()
+def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult:
+    """Draft, verify, accept, extend for one batch, and return the next state."""
+    main, plan, runner, buffers = parts.main, parts.plan, parts.runner, parts.buffers
+    num_requests, width = batch.num_requests, batch.width
+    verify_as = runner.dispatcher.dispatch("verify", num_requests, width)
+    bucket = verify_as.key.num_reqs
+    shape = (buffers, state, bucket, parts.page_size)
+    slots_B = buffers.view("slots", num_requests)
+
+    with main:
+        buffers.upload()
+        if parts.draft_plan is None:
+            candidates_BS = buffers.view("drafts", bucket)[:, : width - 1]
+        else:
+            parts.draft_plan(*shape)
+            draft_as = runner.dispatcher.dispatch("draft", num_requests, 1)
+            candidates_BS = runner.run(draft_as, num_requests, main)
+        # A request that samples verifies no draft.
+        candidates_BS = candidates_BS.masked_fill(buffers.view("greedy", bucket)[:, None] == 0, -1)
+
+    _wait(parts, plan, main, "draft")
+    with plan, parts.recorder.slice(names.PLAN, names.VERIFY_PLAN):
+        plans.verify_plan(*shape, candidates_BS)
+    _wait(parts, main, plan, "verify plan")
+
+    if parts.draft_plan is not None:
+        with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_A):
+            plans.extend_plan_a(*shape, width)
+
+    verified = Verified(*runner.run(verify_as, num_requests, main))
+    with main, parts.recorder.slice(names.MAIN, names.ACCEPT):
+        target_BW = verified.tokens_R.view(bucket, width)
+        if batch.choose is not None:
+            target_BW = batch.choose(verified.logits_RV, target_BW)
+        accepted = accept_greedy(candidates_BS, target_BW)
+        advanced_B, bonus_B = accepted.advanced_B[:num_requests], accepted.bonus_B[:num_requests]
+        lengths_B = state.lengths_M.index_select(0, slots_B) + advanced_B
+        committed = state.put(slots_B, lengths_M=lengths_B, bonus_M=bonus_B)
+
+    if parts.draft_plan is None:
+        return RoundResult(committed, accepted, num_requests)
+
+    _wait(parts, plan, main, "accept")
+    with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_B):
+        plans.extend_plan_b(*shape, accepted, verified.hidden_RH)
+    _wait(parts, main, plan, "extend plan")
+
+    extend_as = runner.dispatcher.dispatch("extend", num_requests, width)
+    candidate_B, hidden_BH = runner.run(extend_as, num_requests, main)
+    with main:
+        next_state = committed.put(
+            slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
+        )
+    return RoundResult(next_state, accepted, num_requests)
+
+
+def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:
+    """Let `waiter` wait for what `other` was given so far; an arrow in the trace."""
+    waiter.wait_stream(other)
+    if parts.recorder.enabled:
+        now = time.perf_counter_ns()
+        parts.recorder.flow(f"{waiter.name} waits for {what}", other.name, now, waiter.name, now)

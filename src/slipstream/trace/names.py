@@ -1,0 +1,37 @@
+"""The names that every part of Slipstream uses for tracks and phases, in the order they are shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Tracks.
+MAIN: Final = "main"
+PLAN: Final = "plan"
+HOST: Final = "host"
+
+TRACKS: Final = (MAIN, PLAN, HOST)
+
+# Phases: what the device does in a prefill and in a round, then what the host does in a step.
+PREFILL: Final = "prefill"
+DRAFT: Final = "draft"
+VERIFY_PLAN: Final = "verify plan"
+VERIFY: Final = "verify"
+ACCEPT: Final = "accept"
+EXTEND_PLAN_A: Final = "extend plan A"
+EXTEND_PLAN_B: Final = "extend plan B"
+EXTEND: Final = "extend"
+SCHEDULE: Final = "schedule"
+PUBLISH: Final = "publish"
+
+PHASES: Final = (
+    PREFILL,
+    DRAFT,
+    VERIFY_PLAN,
+    VERIFY,
+    ACCEPT,
+    EXTEND_PLAN_A,
+    EXTEND_PLAN_B,
+    EXTEND,
+    SCHEDULE,
+    PUBLISH,
+)
