@@ -58,7 +58,7 @@ help:
 	@echo 'make clean                                           remove what make made here, not the models'
 
 # The stamp is the last thing written, so an interrupted install is begun again.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstream/native/*.c src/slipstream/native/*.h)
 	@rm -f $@
 	$(call make_venv,.venv)
 	@echo 'Installing Slipstream and its tools into .venv; the first time takes some minutes.'

@@ -59,6 +59,7 @@ class EngineOptions:
         buckets: Captured request slots, as 1,2,4,8.
         check: Poison stale rows and compare static addresses at every replay.
         device: Where it runs.
+        kernels: native (C), torch, or auto.
         max_requests: Requests that decode together.
         max_model_len: Tokens of prompt and answer, a request.
         page_size: Tokens a KV page.
@@ -76,6 +77,7 @@ class EngineOptions:
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
     check: bool = False
     device: str = "cpu"
+    kernels: str = "auto"
     max_requests: int = 8
     max_model_len: int | None = None
     page_size: int = 16
@@ -99,6 +101,7 @@ class EngineOptions:
             graph=GraphConfig(self.graph, buckets, self.check),
             dtype=self.dtype,
             device=self.device,
+            kernels=self.kernels,
             max_requests=self.max_requests,
             max_model_len=self.max_model_len,
             page_size=self.page_size,

@@ -13,6 +13,7 @@ DRAFTERS = ("none", "ngram", "nextn")
 DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu",)
 GRAPH_MODES = ("full", "none")
+KERNELS = ("auto", "native", "torch")
 
 #: Captured request slots by default; the widths come from the phases.
 DEFAULT_BUCKETS = (1, 2, 4, 8)
@@ -58,6 +59,7 @@ class EngineConfig:
     Attributes:
         dtype: weights and their products: "f32", "bf16", "q4" (4-bit blocks), or "auto" by the file.
         device: the backend's name.
+        kernels: "native" (this package's C kernels, cpu only), "torch", or "auto".
         max_requests: requests that decode together.
         max_model_len: tokens of prompt and answer together, a request; None takes the model's context, at
             most 4096.
@@ -72,6 +74,7 @@ class EngineConfig:
     graph: GraphConfig = field(default_factory=GraphConfig)
     dtype: str = "auto"
     device: str = "cpu"
+    kernels: str = "auto"
     max_requests: int = 8
     max_model_len: int | None = None
     page_size: int = 16

@@ -27,6 +27,7 @@ from slipstream.model.load import load_llama
 from slipstream.model.nextn import NextnHead, random_head
 from slipstream.model.nextn_file import load_head
 from slipstream.model.tokenizer import Tokenizer, load_tokenizer
+from slipstream.native import library
 from slipstream.plan import EnginePlan, ModelShape, resolve
 from slipstream.trace import Recorder
 
@@ -90,6 +91,7 @@ def load_model(
 ) -> LoadedModel:
     """Load weights and tokenizer as the plan says; `progress` is called with (layers done, layers in all)."""
     torch.set_num_threads(plan.threads)
+    library.use(plan.kernels == "native", plan.threads)
     tokenizer = load_tokenizer(checkpoint)
     # An engine with a longer round than this plan's may share the weights: room for the widest.
     positions = -(-(plan.max_model_len + MAX_NUM_STEPS + 1) // 64) * 64

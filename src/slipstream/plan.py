@@ -9,7 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slipstream.config import DEVICES, DRAFTERS, DTYPES, GRAPH_MODES, MAX_NUM_STEPS, EngineConfig, SamplingParams
+from slipstream.config import (
+    DEVICES,
+    DRAFTERS,
+    DTYPES,
+    GRAPH_MODES,
+    KERNELS,
+    MAX_NUM_STEPS,
+    EngineConfig,
+    SamplingParams,
+)
 from slipstream.device.caps import Caps
 from slipstream.errors import UnknownNameError, UsageError
 from slipstream.graph.buckets import check_buckets
@@ -69,6 +78,7 @@ class EnginePlan:
 
     device: str
     dtype: str
+    kernels: str
     threads: int
     draft: str
     head: str | None
@@ -117,6 +127,7 @@ def resolve(
     ledger = _Ledger()
     ledger.settle("device", config.device, caps.device, "as asked")
     dtype = _dtype(config, caps, shape, ledger)
+    kernels = _kernels(config, caps, ledger)
     threads = config.threads or caps.default_threads
     ledger.settle("threads", config.threads, threads, "as asked" if config.threads else "cores of this process")
     draft = _draft(config, sampling, ledger)
@@ -134,6 +145,7 @@ def resolve(
     return EnginePlan(
         device=caps.device,
         dtype=dtype,
+        kernels=kernels,
         threads=threads,
         draft=draft,
         head=config.spec.head,
@@ -165,6 +177,7 @@ def check_config(config: EngineConfig) -> None:
         ("dtype", config.dtype, DTYPES),
         ("device", config.device, DEVICES),
         ("graph mode", config.graph.mode, GRAPH_MODES),
+        ("kernels", config.kernels, KERNELS),
     ):
         if name not in known:
             raise UnknownNameError(kind, name, known)
@@ -217,6 +230,22 @@ def _dtype(config: EngineConfig, caps: Caps, shape: ModelShape, ledger: _Ledger)
         raise UsageError(f"device {caps.device!r} cannot compute in {dtype}; possible: {_list(caps.dtypes)}.")
     ledger.settle("dtype", config.dtype, dtype, why)
     return dtype
+
+
+def _kernels(config: EngineConfig, caps: Caps, ledger: _Ledger) -> str:
+    there = caps.native_isa is not None
+    if config.kernels == "native" and not there:
+        raise UsageError(
+            "native kernels are not possible: the library was not built, or is for another machine. Install a C "
+            "compiler and run `python -m slipstream.native.build`, or use --kernels torch."
+        )
+    if config.kernels == "auto":
+        kernels = "native" if there else "torch"
+        why = f"built here, {caps.native_isa}" if there else "the native library was not built (no C compiler?)"
+    else:
+        kernels, why = config.kernels, f"as asked{f', {caps.native_isa}' if config.kernels == 'native' else ''}"
+    ledger.settle("kernels", config.kernels, kernels, why)
+    return kernels
 
 
 def _draft(config: EngineConfig, sampling: SamplingParams | None, ledger: _Ledger) -> str:

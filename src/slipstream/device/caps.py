@@ -16,6 +16,7 @@ class Caps:
         parallel_streams: whether work on two streams may really run at the same time.
         row_invariant: formats in which a row's result never depends on the rows beside it.
         default_threads: CPU threads that this process may use.
+        native_isa: instruction set of the native kernels, or None where there are none.
     """
 
     device: str
@@ -24,3 +25,4 @@ class Caps:
     parallel_streams: bool
     row_invariant: tuple[str, ...]
     default_threads: int
+    native_isa: str | None = None

@@ -1,7 +1,8 @@
 """The embedded default device: the CPU.
 
 Work runs in program order, which is a legal order of every correct stream program; streams are names (and
-tracks of a trace), a wait for earlier work is already satisfied. A captured graph is a tape of ops.
+tracks of a trace), a wait for earlier work is already satisfied. A captured graph is a tape of ops, run as one native
+program where every op has a native form.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,8 +18,10 @@ import torch
 
 from slipstream.device.api import Device, Event, Gate, Graph, Stream
 from slipstream.device.caps import Caps
+from slipstream.device.native_replay import ArenaPool, native_replay
 from slipstream.device.tape import Tape, recording
 from slipstream.errors import CaptureError, HangError, ReplayError
+from slipstream.native import library
 
 
 class CpuStream(Stream):
@@ -82,7 +86,7 @@ class CpuGate(Gate):
 
 
 class CpuGraph(Graph):
-    """A tape of ops, replayed by one call."""
+    """A tape of ops, replayed by one call: a native program, or the tape's own walk."""
 
     def __init__(self, device: CpuDevice, name: str) -> None:
         self.name = name
@@ -100,7 +104,7 @@ class CpuGraph(Graph):
         tape.finish(result)
         # Only a complete capture leaves a trace: after a failure the graph is as new.
         self._tape = tape
-        self._replay = tape.compile()
+        self._replay = native_replay(tape, result, self._device.arenas) or tape.compile()
         self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
         return result
 
@@ -143,7 +147,8 @@ class CpuDevice(Device):
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
-        self.caps = CPU_CAPS
+        self.caps = cpu_caps()
+        self.arenas = ArenaPool()
         self._current: list[CpuStream] = [CpuStream(self, "default")]
 
     def stream(self, name: str) -> Stream:
@@ -172,17 +177,20 @@ def usable_cores() -> int:
     """Return how many cores this process may use: affinity mask and cgroup quota respected."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = open("/sys/fs/cgroup/cpu.max").read().split()[:2]
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-CPU_CAPS = Caps(
-    device="cpu",
-    dtypes=("q4", "f32", "bf16"),
-    graph_modes=("full", "none"),
-    parallel_streams=False,
-    row_invariant=("q4", "f32", "bf16"),
-    default_threads=usable_cores(),
-)
+def cpu_caps() -> Caps:
+    """Return what this machine's processor can do."""
+    return Caps(
+        device="cpu",
+        dtypes=("q4", "f32", "bf16"),
+        graph_modes=("full", "none"),
+        parallel_streams=False,
+        row_invariant=("q4", "f32", "bf16"),
+        default_threads=usable_cores(),
+        native_isa=library.best_isa(),
+    )

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slipstream.errors import CaptureError
+from slipstream.native.node import Node as NativeNode
 
 #: Ops that hand a device value to the host: on an accelerator they would stop the capture.
 _HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
@@ -31,6 +32,19 @@ class Register:
     """The result of an earlier node, by number."""
 
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """An operation in native form.
+
+    Attributes:
+        result: its results, allocated: a tensor, or a structure of tensors.
+        nodes: what fills them; none where the results are views of the arguments.
+    """
+
+    result: Any
+    nodes: list[NativeNode]
 
 
 @dataclass(slots=True)
@@ -45,6 +59,9 @@ class Node:
         kwargs: its keyword arguments, likewise.
         outputs: registers that its results go to, in order.
         frees: registers that nothing reads after this node.
+        reads: registers that it reads.
+        lowered: its native form, or None.
+        view: it only makes views, so a replay over fixed addresses has nothing to do.
     """
 
     name: str
@@ -55,6 +72,8 @@ class Node:
     outputs: tuple[int, ...]
     frees: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
+    lowered: Lowered | None = None
+    view: bool = False
 
 
 @dataclass(slots=True)
@@ -77,10 +96,12 @@ class Tape:
     _known: dict[int, int] = field(default_factory=dict)
     _alive: list[torch.Tensor] = field(default_factory=list)
     _inside_op: bool = False
+    _lowered: Lowered | None = None
 
     def record(self, name: str, stream: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run one operation now, keep it as a node, and return its result."""
         outer, self._inside_op = self._inside_op, True
+        self._lowered = None
         try:
             result = function(*args, **kwargs)
         finally:
@@ -90,8 +111,14 @@ class Tape:
         node_kwargs = self._encode(kwargs, reads)
         outputs = tuple(self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         node = Node(name, stream, function, node_args, node_kwargs, outputs, reads=tuple(sorted(set(reads))))
+        node.lowered, self._lowered = self._lowered, None
+        node.view = bool(getattr(function, "is_view", False))
         self.nodes.append(node)
         return result
+
+    def note_lowered(self, lowered: Lowered) -> None:
+        """Take in the native form of the op that is being recorded."""
+        self._lowered = lowered
 
     def record_op(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Record one of Slipstream's own ops; inside another op it is part of that op's node."""

@@ -68,9 +68,8 @@ def build_core(
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers)
         widths["extend"] = (plan.width,)
-        if plan.num_steps > 1:
-            phases["draft"] = draft_phase(head, draft_cache, buffers, plan.num_steps)
-            widths["draft"] = (1,)
+        phases["draft"] = draft_phase(head, draft_cache, buffers, plan.num_steps)
+        widths["draft"] = (1,)
     elif plan.draft == "ngram":
         widths["verify"] = (plan.width, 1)  # a round without drafts is plain decoding
 

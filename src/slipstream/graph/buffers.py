@@ -54,6 +54,7 @@ class StepBuffers:
         specs = tuple(specs)
         self.check = check
         self._buffers: dict[str, torch.Tensor] = {}
+        self._views: dict[tuple[str, int], torch.Tensor] = {}
         self.host: dict[str, torch.Tensor] = {}
         uploaded = [spec for spec in specs if spec.uploaded]
         total = sum(torch.Size(spec.shape).numel() for spec in uploaded)
@@ -81,8 +82,14 @@ class StepBuffers:
         self._device_flat.copy_(self._host_flat, non_blocking=True)
 
     def view(self, name: str, rows: int) -> torch.Tensor:
-        """Return the first `rows` rows of a buffer."""
-        return self._buffers[name].narrow(0, 0, rows)
+        """Return the first `rows` rows of a buffer; for the same rows, the same tensor.
+
+        So a view that a warm-up made is a static input of the capture that follows, not a node of it.
+        """
+        view = self._views.get((name, rows))
+        if view is None:
+            view = self._views[name, rows] = self._buffers[name].narrow(0, 0, rows)
+        return view
 
     def rows(self, name: str) -> int:
         """Return how many rows a buffer has."""

@@ -16,15 +16,19 @@ class ForwardRows:
 
     Attributes:
         factors: rotary factors of the rows, [R, 1, 2 D].
+        positions_R: int64, each row's position.
         slots_R: int64, where each row's key and value go.
-        context_slots: int64 [B L], which slots the requests read.
-        mask: float32, which of them a row may see.
+        pages_BP: int64, the requests' pages.
+        page_size: slots a page.
+        context: what PyTorch's attention reads, None for the native kernel.
     """
 
     factors: torch.Tensor
+    positions_R: torch.Tensor
     slots_R: torch.Tensor
-    context_slots: torch.Tensor
-    mask: torch.Tensor
+    pages_BP: torch.Tensor
+    page_size: int
+    context: ops.Context | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,13 @@ class DecoderLayer:
         normed = ops.rms_norm(residual_RH, self.attn_norm, config.rms_eps, self.attn_qkv.activation_dtype)
         qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
         query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
-        attended = ops.paged_attention(query, cache, rows.context_slots, rows.mask, kv_heads)
-        residual_RH = ops.add(residual_RH, ops.linear(attended, self.attn_output))
+        attended = ops.paged_attention(
+            query, cache, rows.pages_BP, rows.positions_R, rows.page_size, rows.context
+        )
+        residual_RH = ops.linear(attended, self.attn_output, None, residual_RH)
         normed = ops.rms_norm(residual_RH, self.ffn_norm, config.rms_eps, self.ffn_gate_up.activation_dtype)
         gated = ops.gated_silu(ops.linear(normed, self.ffn_gate_up))
-        return ops.add(residual_RH, ops.linear(gated, self.ffn_down))
+        return ops.linear(gated, self.ffn_down, None, residual_RH)
 
 
 def rope_table(config: ModelConfig, num_positions: int, device: torch.device) -> torch.Tensor:

@@ -78,7 +78,8 @@ def forward_rows(
     pages_BP: torch.Tensor,
     page_size: int,
 ) -> ForwardRows:
-    """Return what all layers of a forward share: rotary factors, gathered slots, mask."""
+    """Return what all layers of a forward share."""
     group = config.num_heads // config.num_kv_heads
-    context_slots, mask = ops.kv_index(pages_BP, positions_R, page_size, group)
-    return ForwardRows(ops.rope_rows(rope, positions_R), slots_R, context_slots, mask)
+    context = ops.attention_context(pages_BP, positions_R, page_size, group, config.head_dim)
+    factors = ops.rope_rows(rope, positions_R)
+    return ForwardRows(factors, positions_R, slots_R, pages_BP, page_size, context)

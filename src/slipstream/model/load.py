@@ -13,6 +13,7 @@ from slipstream.model.checkpoint import Checkpoint
 from slipstream.model.layers import DecoderLayer, rope_table
 from slipstream.model.llama import Llama
 from slipstream.model.tensors import RawTensor, dequantise, unpack_q4, unpack_q8
+from slipstream.native import library
 
 _Q4_TYPES = ("Q4_0", "Q4_1")
 
@@ -40,7 +41,8 @@ def load_llama(
     config = checkpoint.config
 
     def vector(name: str) -> torch.Tensor:
-        return torch.from_numpy(dequantise(checkpoint.tensor(name))).to(device)
+        # A copy: float32 comes as a view of the file, which is mapped read-only, and torch warns of that.
+        return torch.from_numpy(dequantise(checkpoint.tensor(name)).copy()).to(device)
 
     def matrix(*names: str) -> ops.Matrix:
         return _matrix([checkpoint.tensor(name) for name in names], dtype, device)
@@ -77,21 +79,23 @@ def load_llama(
 
 def _matrix(parts: list[RawTensor], dtype: str, device: torch.device) -> ops.Matrix:
     """Return the parts, stacked by output rows, in `dtype`."""
+    native = library.active()
     if dtype == "q4":
         blocks = [_as_q4(part) for part in parts]
         codes, scale, minimum = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return ops.Q4Matrix(codes, scale, minimum)
+        return ops.PackedQ4Matrix.pack(codes, scale, minimum) if native else ops.Q4Matrix(codes, scale, minimum)
     weight = torch.from_numpy(np.concatenate([dequantise(part) for part in parts])).to(device)
     return ops.DenseMatrix(weight.bfloat16() if dtype == "bf16" else weight)
 
 
 def _vocabulary(raw: RawTensor, dtype: str, device: torch.device) -> ops.Matrix:
     """Return an embedding or LM head: in q4 models it keeps 8 bits, as GGUF files of that kind do."""
+    native = library.active()
     if dtype == "q4":
-        if raw.type == "Q8_0":
-            return ops.Q8Matrix(*unpack_q8(raw))
-        _check_blocks(raw)
-        return ops.Q8Matrix(*_quantise_q8(dequantise(raw)))
+        if raw.type != "Q8_0":
+            _check_blocks(raw)
+        codes, scale = unpack_q8(raw) if raw.type == "Q8_0" else _quantise_q8(dequantise(raw))
+        return ops.PackedQ8Matrix.pack(codes, scale) if native else ops.Q8Matrix(codes, scale)
     return _matrix([raw], dtype, device)
 
 
@@ -113,8 +117,9 @@ def _as_q4(raw: RawTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _quantise_q4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Round float32 [O, I] to Q4_1 blocks: scale = (max - min) / 15, as ggml's reference does."""
     blocks = weight.reshape(weight.shape[0], -1, ops.BLOCK)
-    minimum = blocks.min(-1)
-    scale = (blocks.max(-1) - minimum) / 15
+    # Scales and minima are kept in half precision, so the codes are fitted to the rounded ones.
+    minimum = _half(blocks.min(-1))
+    scale = _half((blocks.max(-1) - minimum) / 15)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     codes = np.clip(np.rint((blocks - minimum[..., None]) * inverse[..., None]), 0, 15).astype(np.uint8)
     return codes.reshape(weight.shape), scale, minimum
@@ -123,7 +128,11 @@ def _quantise_q4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def _quantise_q8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Round float32 [O, I] to Q8_0 blocks: scale = max(abs) / 127."""
     blocks = weight.reshape(weight.shape[0], -1, ops.BLOCK)
-    scale = np.abs(blocks).max(-1) / 127
+    scale = _half(np.abs(blocks).max(-1) / 127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-    codes = np.rint(blocks * inverse[..., None]).astype(np.int8)
+    codes = np.clip(np.rint(blocks * inverse[..., None]), -127, 127).astype(np.int8)
     return codes.reshape(weight.shape), scale.astype(np.float32)
+
+
+def _half(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(np.float32)

@@ -4,6 +4,8 @@
     Q4Matrix      4-bit codes in blocks of 32 inputs, each block with a scale and an offset (Q4_0, Q4_1)
     Q8Matrix      8-bit codes: the vocabulary's matrix, with exact block rows beside a fast product
 
+These are for PyTorch's kernels, `ops.packed` has the two quantised ones for the native kernels.
+
 A row of a product depends on that row of the input alone: the kernels below compute a row with the same
 instructions however many rows there are (float32 from 4 rows on, hence `_FLOAT32_ROWS`). Tests hold them to it.
 """
@@ -15,6 +17,9 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from slipstream.native import library
+from slipstream.native.node import Kernel
 
 #: Inputs that share a scale in Q4_0, Q4_1 and Q8_0.
 BLOCK = 32
@@ -50,6 +55,14 @@ class Matrix(ABC):
     def nbytes(self) -> int:
         """Bytes of memory that the matrix holds."""
 
+    def native_product(self) -> tuple[Kernel, int] | None:
+        """Return the native kernel for `product` and the weights' address, or None where there is none."""
+        return None
+
+    def native_rows(self) -> tuple[Kernel, int] | None:
+        """Return the native kernel for `rows` and the weights' address, or None where there is none."""
+        return None
+
 
 class DenseMatrix(Matrix):
     """float32 or bfloat16 weights.
@@ -61,11 +74,11 @@ class DenseMatrix(Matrix):
     def __init__(self, weight_OI: torch.Tensor) -> None:
         self.weight = weight_OI.contiguous()
         self.num_out, self.num_in = weight_OI.shape
-        self.activation_dtype = weight_OI.dtype
+        self.activation_dtype = torch.float32 if library.active() else weight_OI.dtype
         self._min_rows = _FLOAT32_ROWS if weight_OI.dtype == torch.float32 else 1
 
     def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        x_RI = x_RI.to(self.activation_dtype)
+        x_RI = x_RI.to(self.weight.dtype)
         num_rows = x_RI.shape[0]
         if num_rows >= self._min_rows:
             return torch.nn.functional.linear(x_RI, self.weight)
@@ -74,6 +87,14 @@ class DenseMatrix(Matrix):
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         return self.weight[ids].float()
+
+    def native_product(self) -> tuple[Kernel, int] | None:
+        kernel = Kernel.LINEAR_F32 if self.weight.dtype == torch.float32 else Kernel.LINEAR_BF16
+        return kernel, self.weight.data_ptr()
+
+    def native_rows(self) -> tuple[Kernel, int] | None:
+        kernel = Kernel.GATHER if self.weight.dtype == torch.float32 else Kernel.EMBED_BF16
+        return kernel, self.weight.data_ptr()
 
     @property
     def nbytes(self) -> int:

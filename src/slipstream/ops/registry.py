@@ -1,27 +1,79 @@
-"""Makes a function an op: inside a capture, a call to it is one node of the graph."""
+"""Makes a function an op: inside a capture, a call to it is one node of the graph.
+
+An op is defined by plain torch code, which runs on any device. It may have a native form for the CPU beside it: a
+function that allocates the results and returns the nodes that fill them.
+
+    @op
+    def add(residual_RH, x_RH):
+        return residual_RH + x_RH
+
+    @add.native
+    def _(residual_RH, x_RH):
+        out = torch.empty_like(residual_RH)
+        return Lowered(out, [make_node(Kernel.ADD, ...)])
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from slipstream.device.tape import active_tape
+import torch
+
+from slipstream.device.tape import Lowered, active_tape
+from slipstream.native import library
+from slipstream.native.program import Program
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def op(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Make `function` an op. It must not read a device value on the host unless its result hides it."""
-    name = function.__name__
+class Op(Generic[Params, Result]):
+    """A function with a torch definition and, perhaps, a native form."""
 
-    @functools.wraps(function)
-    def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+    def __init__(self, definition: Callable[Params, Result]) -> None:
+        self.definition = definition
+        self.name = definition.__name__
+        self.__doc__ = definition.__doc__
+        self._lower: Callable[..., Lowered | None] | None = None
+
+    def native(self, lower: Callable[..., Lowered | None]) -> Callable[..., Lowered | None]:
+        """Give the op a native form; it may return None for arguments that it does not cover."""
+        self._lower = lower
+        return lower
+
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         tape = active_tape()
-        if tape is None:
-            return function(*args, **kwargs)
-        result: Result = tape.record_op(name, function, args, kwargs)
+        if tape is not None:
+            result: Result = tape.record_op(self.name, self.run, args, kwargs)
+            return result
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        """Compute the result now, natively where that is set and possible."""
+        lowered = self.lower(*args, **kwargs)
+        if lowered is None:
+            return self.definition(*args, **kwargs)
+        if lowered.nodes:
+            Program(lowered.nodes).run()
+        tape = active_tape()
+        if tape is not None:
+            tape.note_lowered(lowered)
+        result: Result = lowered.result
         return result
 
-    return call
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered | None:
+        """Return freshly allocated results and the nodes that fill them, or None."""
+        if self._lower is None or not library.active():
+            return None
+        return self._lower(*args, **kwargs)
+
+
+def op(function: Callable[Params, Result]) -> Op[Params, Result]:
+    """Make `function` an op. It must not read a device value on the host unless its result hides it."""
+    return Op(function)
+
+
+def float_row_major(*tensors: torch.Tensor) -> bool:
+    """Return whether native kernels can read these: float32, contiguous, in the CPU's memory."""
+    return all(t.dtype == torch.float32 and t.is_contiguous() and t.device.type == "cpu" for t in tensors)

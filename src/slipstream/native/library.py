@@ -1,0 +1,74 @@
+"""Finds and loads the native library, and says what runs: a setting of the process, as PyTorch's threads are."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+from slipstream.native.build import LIBRARY
+from slipstream.native.node import Node
+
+#: Instruction sets that the library is built for, best first.
+ISAS = ("avx512vnni", "avx2", "portable")
+
+
+@dataclass(slots=True)
+class _Setting:
+    """What this process runs: native kernels or not, and on how many threads."""
+
+    native: bool = False
+    threads: int = 1
+
+
+_setting = _Setting()
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """Return the library, or None where it was not built or is not for this machine."""
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        if library.ss_node_bytes() != ctypes.sizeof(Node):
+            return None
+    except (OSError, AttributeError):
+        return None
+    library.ss_run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)
+    library.ss_run.restype = ctypes.c_int
+    library.ss_choose.argtypes = (ctypes.c_char_p,)
+    library.ss_choose.restype = ctypes.c_char_p
+    return library
+
+
+def best_isa() -> str | None:
+    """Return the instruction set that native kernels would use here, or None where there are none."""
+    library = load()
+    return None if library is None else choose_isa(None)
+
+
+def choose_isa(isa: str | None) -> str:
+    """Use the kernels of one instruction set, the best for None; return what runs then.
+
+    An instruction set that this processor lacks gives the portable kernels.
+    """
+    library = load()
+    if library is None:
+        raise RuntimeError("there is no native library; build it with python -m slipstream.native.build")
+    chosen: bytes = library.ss_choose(None if isa is None else isa.encode())
+    return chosen.decode()
+
+
+def use(native: bool, threads: int) -> None:
+    """Say whether ops run on native kernels from now on, and on how many threads."""
+    _setting.native = native and load() is not None
+    _setting.threads = threads
+
+
+def active() -> bool:
+    """Return whether ops run on native kernels."""
+    return _setting.native
+
+
+def threads() -> int:
+    """Return how many threads native kernels run on."""
+    return _setting.threads

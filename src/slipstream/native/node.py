@@ -1,0 +1,44 @@
+"""The C structure of one native operation (`ss_node` in slipstream_native.h), and programs of them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from enum import IntEnum
+
+_POINTERS, _SIZES = 8, 10
+
+
+class Kernel(IntEnum):
+    """Operations, in the order of `enum ss_op`."""
+
+    LINEAR_Q4 = 0
+    LINEAR_Q8 = 1
+    LINEAR_F32 = 2
+    LINEAR_BF16 = 3
+    EMBED_Q8 = 4
+    EMBED_BF16 = 5
+    GATHER = 6
+    COPY = 7
+    RMS_NORM = 8
+    ROPE_STORE = 9
+    ATTENTION = 10
+    GATED_SILU = 11
+    ADD = 12
+    ARGMAX = 13
+
+
+class Node(ctypes.Structure):
+    """One operation over fixed addresses."""
+
+    _fields_ = (
+        ("op", ctypes.c_int64),
+        ("p", ctypes.c_void_p * _POINTERS),
+        ("n", ctypes.c_int64 * _SIZES),
+        ("f", ctypes.c_double),
+    )
+
+
+def make_node(kernel: Kernel, pointers: Sequence[int], sizes: Sequence[int], f: float = 0.0) -> Node:
+    """Return a node; pointers are addresses, 0 for none."""
+    return Node(kernel, (ctypes.c_void_p * _POINTERS)(*pointers), (ctypes.c_int64 * _SIZES)(*sizes), f)

@@ -1,0 +1,45 @@
+"""Programs of nodes: run by one call, without the interpreter lock."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from slipstream.errors import DeviceError
+from slipstream.native import library
+from slipstream.native.node import Node
+
+
+class Program:
+    """Nodes in order. Whoever makes one keeps alive what its addresses point to.
+
+    Args:
+        nodes: the operations.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = (Node * len(nodes))(*nodes)
+        self._address = ctypes.addressof(self._nodes)
+        self._count = len(nodes)
+        loaded = library.load()
+        if loaded is None:
+            raise RuntimeError("there is no native library to run a program with")
+        self._run = loaded.ss_run
+
+    def run(self) -> None:
+        """Run the nodes on the threads that are set for this process.
+
+        Raises:
+            DeviceError: a kernel met a token, slot or position out of range, or had no memory.
+        """
+        if self._run(self._address, self._count, library.threads(), None):
+            raise DeviceError(
+                "a native kernel met a token, KV slot or position out of range, or had no memory. The results "
+                "of this forward are not valid; with --check the stale input is named."
+            )
+
+    def stamps_ns(self) -> list[int]:
+        """Run the nodes and return the monotonic time, in nanoseconds, after each."""
+        stamps = (ctypes.c_int64 * self._count)()
+        self._run(self._address, self._count, library.threads(), ctypes.addressof(stamps))
+        return list(stamps)

@@ -1,0 +1,202 @@
+/* The team of threads, and what Python calls: ss_run. */
+#define _GNU_SOURCE
+#include "slipstream_native.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 64 };
+
+/* Spins before a worker sleeps: about 100 us, longer than the gap between two graphs of a round. */
+enum { IDLE_SPINS = 20000 };
+/* Spins at a barrier before giving the core away: another process may be on it. */
+enum { BARRIER_SPINS = 4000 };
+
+typedef struct {
+    atomic_int arrived;
+    atomic_uint phase;
+} barrier;
+
+static struct {
+    pthread_mutex_t entry; /* one ss_run at a time */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pid_t owner;
+    int workers;
+    int sleeping;
+    atomic_uint generation;
+    /* The job, written before generation moves. */
+    const ss_node *nodes;
+    int64_t count;
+    int threads;
+    int64_t *stamps;
+    barrier between_nodes; /* of the threads that run the job */
+    barrier at_end;        /* of the whole team */
+    unsigned seen_at_start[MAX_THREADS];
+} team = {.entry = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+static atomic_int failed;
+static const ss_kernel *kernels = ss_kernels_generic;
+static const char *isa = "portable";
+
+static __thread void *scratch;
+static __thread int64_t scratch_bytes;
+
+void *ss_scratch(int64_t bytes) {
+    if (bytes > scratch_bytes) {
+        free(scratch);
+        scratch_bytes = 0;
+        int64_t rounded = (bytes + 4095) / 4096 * 4096;
+        scratch = aligned_alloc(64, (size_t)rounded);
+        if (!scratch) return NULL;
+        scratch_bytes = rounded;
+    }
+    return scratch;
+}
+
+void ss_fail(void) { atomic_store_explicit(&failed, 1, memory_order_relaxed); }
+
+static inline void pause_core(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void meet(barrier *at, int threads) {
+    if (threads == 1) return;
+    unsigned phase = atomic_load_explicit(&at->phase, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&at->arrived, 1, memory_order_acq_rel) == threads - 1) {
+        atomic_store_explicit(&at->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&at->phase, phase + 1, memory_order_release);
+        return;
+    }
+    for (int spins = 0; atomic_load_explicit(&at->phase, memory_order_acquire) == phase; spins++) {
+        pause_core();
+        if (spins >= BARRIER_SPINS) {
+            sched_yield();
+            spins = 0;
+        }
+    }
+}
+
+static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, int64_t *stamps) {
+    for (int64_t i = 0; i < count; i++) {
+        kernels[nodes[i].op](nodes + i, thread, threads);
+        meet(&team.between_nodes, threads);
+        if (stamps && thread == 0) stamps[i] = now_ns();
+    }
+}
+
+static void *work(void *argument) {
+    int thread = (int)(intptr_t)argument;
+    unsigned seen = team.seen_at_start[thread];
+    for (;;) {
+        unsigned current;
+        int spins = 0;
+        while ((current = atomic_load_explicit(&team.generation, memory_order_acquire)) == seen) {
+            pause_core();
+            if (++spins < IDLE_SPINS) continue;
+            pthread_mutex_lock(&team.lock);
+            team.sleeping++;
+            while (atomic_load_explicit(&team.generation, memory_order_acquire) == seen)
+                pthread_cond_wait(&team.wake, &team.lock);
+            team.sleeping--;
+            pthread_mutex_unlock(&team.lock);
+        }
+        seen = current;
+        if (thread < team.threads) run_share(team.nodes, team.count, thread, team.threads, NULL);
+        /* The last barrier keeps the job's memory alive until every worker has left it. */
+        meet(&team.at_end, team.workers + 1);
+    }
+    return NULL;
+}
+
+/* Make the team at least `threads` strong; returns how strong it is. A forked child starts its own. */
+static int recruit(int threads) {
+    if (team.owner != getpid()) {
+        team.owner = getpid();
+        team.workers = team.sleeping = 0;
+        atomic_store(&team.between_nodes.arrived, 0);
+        atomic_store(&team.at_end.arrived, 0);
+        pthread_mutex_init(&team.lock, NULL);
+        pthread_cond_init(&team.wake, NULL);
+    }
+    while (team.workers + 1 < threads && team.workers + 1 < MAX_THREADS) {
+        /* A worker that starts late must not miss the job that it was recruited for. */
+        team.seen_at_start[team.workers + 1] = atomic_load(&team.generation);
+        pthread_t id;
+        pthread_attr_t detached;
+        pthread_attr_init(&detached);
+        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+        int error = pthread_create(&id, &detached, work, (void *)(intptr_t)(team.workers + 1));
+        pthread_attr_destroy(&detached);
+        if (error) break;
+        team.workers++;
+    }
+    return team.workers + 1;
+}
+
+/* Run nodes in order on `threads` threads. stamps, if not NULL, gets the time in ns after each node.
+ * Returns 0, or 1 where a kernel met an index out of range or no memory. */
+int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *stamps) {
+    pthread_mutex_lock(&team.entry);
+    atomic_store_explicit(&failed, 0, memory_order_relaxed);
+    if (threads > 1) {
+        int strength = recruit(threads);
+        threads = threads < strength ? threads : strength;
+    }
+    if (threads <= 1) {
+        run_share(nodes, count, 0, 1, stamps);
+    } else {
+        team.nodes = nodes;
+        team.count = count;
+        team.threads = threads;
+        pthread_mutex_lock(&team.lock);
+        atomic_fetch_add_explicit(&team.generation, 1, memory_order_release);
+        if (team.sleeping) pthread_cond_broadcast(&team.wake);
+        pthread_mutex_unlock(&team.lock);
+        run_share(nodes, count, 0, threads, stamps);
+        meet(&team.at_end, team.workers + 1);
+    }
+    int result = atomic_load_explicit(&failed, memory_order_relaxed);
+    pthread_mutex_unlock(&team.entry);
+    return result;
+}
+
+/* Choose the kernels: "avx512vnni", "avx2", "portable", or NULL for the best. Returns what runs now. */
+const char *ss_choose(const char *wanted) {
+    int any = wanted == NULL;
+    kernels = ss_kernels_generic;
+    isa = "portable";
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int vnni = avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
+    if (vnni && (any || !strcmp(wanted, "avx512vnni"))) {
+        kernels = ss_kernels_avx512vnni;
+        isa = "avx512vnni";
+    } else if (avx2 && (any || !strcmp(wanted, "avx2"))) {
+        kernels = ss_kernels_avx2;
+        isa = "avx2";
+    }
+#else
+    (void)any;
+#endif
+    return isa;
+}
+
+int64_t ss_node_bytes(void) { return (int64_t)sizeof(ss_node); }

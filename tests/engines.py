@@ -1,0 +1,115 @@
+"""Engines on one small model, made quickly: weights are loaded once a dtype, plain answers kept.
+
+    fleet.engine(dtype="q4", draft="ngram", num_steps=5, buckets=(3,))
+    fleet.plain(dtype, prompt, 32)          what plain, eager decoding of this prompt alone gives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
+from slipstream.engine.core import build_core
+from slipstream.engine.engine import Engine
+from slipstream.llm import LoadedModel, build_engine, complete, load_model, model_shape, plan_for
+from slipstream.plan import EnginePlan, resolve
+from slipstream.trace import Recorder
+
+#: Tokens of prompt and answer of all engines here.
+MAX_LEN = 256
+
+#: Lengths around the pages' and the attention's steps (16, 64), a lone token, repeats that ngram finds.
+TINY_TEXTS = (
+    "x",
+    "hello there",
+    "the people and the people and the",
+    "abc abc abc abc" * 3,
+    "0123456789" * 6 + "ab",  # 62 tokens: the answer crosses position 64
+    "some other words that could be more" * 2,
+    "a much longer prompt of one hundred and fifty tokens or so " * 3,
+    "z" * 15,
+)
+
+
+@dataclass
+class Fleet:
+    """One model file and the engines on it."""
+
+    path: Path
+    threads: int = 1
+    max_len: int = MAX_LEN
+    _loaded: dict[str, LoadedModel] = field(default_factory=dict)
+    _plain: dict[tuple[str, tuple[int, ...]], list[int]] = field(default_factory=dict)
+
+    def config(
+        self,
+        *,
+        dtype: str = "f32",
+        draft: str = "none",
+        num_steps: int = 3,
+        head: str | None = None,
+        graph: str = "full",
+        buckets: tuple[int, ...] = (1, 2, 4, 8),
+        check: bool = False,
+        **options: Any,
+    ) -> EngineConfig:
+        options = {"threads": self.threads, "max_model_len": self.max_len} | options
+        spec, graphs = SpecConfig(draft, num_steps, head), GraphConfig(graph, buckets, check)
+        return EngineConfig(dtype=dtype, spec=spec, graph=graphs, **options)
+
+    def loaded(self, dtype: str = "f32") -> LoadedModel:
+        if dtype not in self._loaded:
+            plan, checkpoint, device = plan_for(str(self.path), self.config(dtype=dtype))
+            self._loaded[dtype] = load_model(checkpoint, device, plan)
+        return self._loaded[dtype]
+
+    def plan(self, **options: Any) -> EnginePlan:
+        loaded = self.loaded(options.get("dtype", "f32"))
+        return resolve(self.config(**options), loaded.caps, model_shape(loaded.checkpoint))
+
+    def engine(self, *, recorder: Recorder | None = None, **options: Any) -> Engine:
+        return build_engine(self.loaded(options.get("dtype", "f32")), self.plan(**options), recorder)
+
+    def engine_with_head(self, head: Any, **options: Any) -> Engine:
+        """An engine whose NextN head is `head`, anything with its `forward` and `logits`."""
+        loaded = self.loaded(options.get("dtype", "f32"))
+        core = build_core(self.plan(draft="nextn", **options), loaded.device, loaded.target, head)
+        return Engine(core, loaded.tokenizer.eos_ids, loaded.tokenizer.stream)
+
+    def prompts(self, texts: Sequence[str] = TINY_TEXTS) -> list[list[int]]:
+        return [self.loaded().tokenizer.encode(text) for text in texts]
+
+    def plain(self, dtype: str, prompt: Sequence[int], count: int) -> list[int]:
+        """The first `count` tokens of plain, eager decoding, alone."""
+        key = (dtype, tuple(prompt))
+        if len(self._plain.get(key, ())) < count:
+            engine = self.engine(dtype=dtype, draft="none", graph="none")
+            [answer] = complete(engine, [list(prompt)], greedy(max(count, 64)))
+            self._plain[key] = answer.token_ids
+        return self._plain[key][:count]
+
+
+def greedy(max_tokens: int, **options: Any) -> SamplingParams:
+    """Greedy decoding that ends with its length only."""
+    return SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | options))
+
+
+def answers(engine: Engine, prompts: Sequence[list[int]], sampling: SamplingParams) -> list[list[int]]:
+    """The tokens of each prompt, served together."""
+    completions = complete(engine, prompts, sampling)
+    assert all(completion.error is None for completion in completions)
+    return [completion.token_ids for completion in completions]
+
+
+def drain(engine: Engine, limit: int = 2000) -> dict[int, list[int]]:
+    """Step until nothing is left; tokens by request."""
+    tokens: dict[int, list[int]] = {}
+    for _ in range(limit):
+        if not engine.busy:
+            return tokens
+        for output in engine.step():
+            tokens.setdefault(output.request_id, []).extend(output.token_ids)
+    raise AssertionError(f"still busy after {limit} steps")
