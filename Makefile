@@ -68,8 +68,8 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstrea
 .venv-peers/.installed: bench/peers-requirements.txt
 	@rm -f $@
 	$(call make_venv,.venv-peers)
-	@echo 'Installing the engines to compare with into .venv-peers; the first time takes some minutes.'
-	@.venv-peers/bin/python $(PIP) -r $<
+	@echo 'Installing the engines to compare with into .venv-peers; llama.cpp is compiled, which takes 5 to 15 minutes.'
+	@CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/bin/python $(PIP) -r $<
 	@touch $@
 
 # $(call make_venv,DIR): a virtual environment with a working pip, made anew unless DIR holds one.

@@ -19,7 +19,9 @@ class NativeBuildHook(BuildHookInterface):
         builder = runpy.run_path(str(Path(self.root, "src/slipstream/native/build.py")))
         problem = builder["build"]()
         if problem is not None:
-            print(f"slipstream: without native kernels, PyTorch's are used instead: {problem}", file=sys.stderr)
+            print(
+                f"slipstream: without native kernels, PyTorch's are used instead: {problem}", file=sys.stderr
+            )
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

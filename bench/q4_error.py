@@ -31,11 +31,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="q4", help="what is held against float32: q4 or bf16")
     parser.add_argument("--max-tokens", type=int, default=128, help="greedy tokens to compare")
     parser.add_argument("--prompts", type=int, default=8, help="how many of the eight prompts")
+    parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
     prompts = decode_prompts()[: args.prompts]
     logits, answers = {}, {}
     for dtype in ("f32", args.dtype):
-        llm = _llm(args.model, dtype)
+        llm = _llm(args.model, dtype, args.threads)
         ids = [chat_ids(llm.tokenizer, prompt.user) for prompt in prompts]
         logits[dtype] = [_all_logits(llm.loaded.target, prompt) for prompt in ids]
         sampling = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True)
@@ -54,9 +55,13 @@ def main() -> None:
     print(json.dumps(record))
 
 
-def _llm(model: str, dtype: str) -> LLM:
+def _llm(model: str, dtype: str, threads: int | None) -> LLM:
     config = EngineConfig(
-        spec=SpecConfig("none"), graph=GraphConfig(buckets=(8,)), dtype=dtype, max_model_len=1024
+        spec=SpecConfig("none"),
+        graph=GraphConfig(buckets=(8,)),
+        dtype=dtype,
+        max_model_len=1024,
+        threads=threads,
     )
     return LLM(Path(model) if Path(model).exists() else model, config)
 
@@ -67,9 +72,7 @@ def _all_logits(model: Llama, ids: list[int]) -> torch.Tensor:
     config = model.config
     num_pages = -(-len(ids) // PAGE_SIZE)
     place = model.rope.device
-    cache = KvCache.make(
-        config.num_layers, num_pages, PAGE_SIZE, config.num_kv_heads, config.head_dim, place
-    )
+    cache = KvCache.make(config.num_layers, num_pages, PAGE_SIZE, config.num_kv_heads, config.head_dim, place)
     positions = torch.arange(len(ids), device=place)
     pages = torch.arange(1, num_pages + 1, device=place)[None]
     slots = positions + PAGE_SIZE

@@ -1,7 +1,7 @@
 """A transformers LlamaForCausalLM on the dequantised weights of a GGUF file.
 
-Neither transformers' GGUF loader nor Slipstream's is used: the first marks the model as quantised, and an oracle
-shares no code with what it judges. `gguf` reads and dequantises; the rest is here.
+Neither transformers' GGUF loader nor Slipstream's is used: the first marks the model as quantised, and an
+oracle shares no code with what it judges. `gguf` reads and dequantises; the rest is here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gguf
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 _PARTS = {
     "attn_norm": "input_layernorm",
@@ -52,12 +53,17 @@ def load_transformers(
         state[_hf_name(tensor.name)] = torch.from_numpy(np.ascontiguousarray(weight)).to(dtype)
     config.tie_word_embeddings = "lm_head.weight" not in state
     config._attn_implementation = attention
-    model = LlamaForCausalLM(config).to(dtype)
-    found = model.load_state_dict(state, strict=False)
+    # On no device first: drawing random weights, only to overwrite them, takes longer than all the rest.
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    found = model.load_state_dict(state, strict=False, assign=True)
+    model.model.rotary_emb = LlamaRotaryEmbedding(config)  # its table is no weight, and is still on no device
     allowed = ["lm_head.weight"] if config.tie_word_embeddings else []
     if found.unexpected_keys or [name for name in found.missing_keys if name not in allowed]:
         raise ValueError(f"{path}: {found}")
     model.tie_weights()
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ValueError(f"{path} lacks weights that transformers' model has")
     return model.eval()
 
 

@@ -27,7 +27,7 @@ from slipstream.config import (
 from slipstream.errors import SlipstreamError, UsageError
 
 if TYPE_CHECKING:
-    from slipstream.bench.session import RunReport
+    pass
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_TRACE = Path("slipstream-trace.json.gz")
@@ -249,9 +249,14 @@ def decode(
     from slipstream.bench.decode import DecodeBench, decode_table, run_decode
     from slipstream.bench.tables import console
 
-    for what, value, most in (("max-tokens", max_tokens, None), ("repeats", repeats, None), ("batch", batch, 8)):
-        if value < 1 or (most is not None and value > most):
-            limit = f"1 to {most}" if most else "at least 1"
+    # The first token of an answer comes from its prefill, so one token is no decoding.
+    for what, value, least, most in (
+        ("max-tokens", max_tokens, 2, None),
+        ("repeats", repeats, 1, None),
+        ("batch", batch, 1, 8),
+    ):
+        if value < least or (most is not None and value > most):
+            limit = f"{least} to {most}" if most else f"at least {least}"
             raise UsageError(f"{what} {value} is not possible; it is {limit}.")
     bench = DecodeBench(model, engine.config(), max_tokens, repeats, batch, eager)
     words = console(error=True)

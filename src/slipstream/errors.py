@@ -10,6 +10,7 @@
     ├── DownloadError           a model could not be fetched or stored; the cache is as it was before
     ├── RequestError            one request cannot be served; the others go on
     │   ├── EmptyPromptError
+    │   ├── InvalidTextError        a UsageError as well
     │   ├── PromptTooLongError
     │   └── RequestTooLargeError    it could never fit in the KV pages
     ├── DeviceError             the device cannot do what the program asks
@@ -86,6 +87,12 @@ class RequestError(SlipstreamError):
 
 class EmptyPromptError(RequestError):
     """The prompt has no token."""
+
+    exit_code = 2
+
+
+class InvalidTextError(RequestError, UsageError):
+    """The prompt is not text: it holds half a surrogate pair, which no encoding has."""
 
     exit_code = 2
 

@@ -1,8 +1,8 @@
 """A model that answers: `LLM(path).generate(prompts)`.
 
-    llm = LLM("smollm2")
-    for completion in llm.generate(["What is the capital of France?"]):
-        print(completion.text)
+llm = LLM("smollm2")
+for completion in llm.generate(["What is the capital of France?"]):
+    print(completion.text)
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class LLM:
         for prompt in prompts:
             try:
                 encoded.append(self.chat_ids(prompt) if chat else self.tokenizer.encode(prompt))
-            except EmptyPromptError as error:
+            except RequestError as error:
                 encoded.append(str(error))
         return complete(self.engine, encoded, sampling or SamplingParams())
 
@@ -212,14 +212,19 @@ def complete(
             continue
         order.append(request_id)
         completions[request_id] = Completion(prompt, [], "", "")
-    while engine.busy:
-        for output in engine.step():
-            if output.request_id in completions:
-                so_far = completions[output.request_id]
-                completions[output.request_id] = replace(
-                    so_far,
-                    token_ids=so_far.token_ids + output.token_ids,
-                    text=so_far.text + output.text,
-                    finish_reason=output.finish_reason or "",
-                )
+    try:
+        while engine.busy:
+            for output in engine.step():
+                if output.request_id in completions:
+                    so_far = completions[output.request_id]
+                    completions[output.request_id] = replace(
+                        so_far,
+                        token_ids=so_far.token_ids + output.token_ids,
+                        text=so_far.text + output.text,
+                        finish_reason=output.finish_reason or "",
+                    )
+    finally:
+        # After Ctrl-C, or another error, the engine is as it was: nothing of this call runs on in the next one.
+        for request_id in completions:
+            engine.abort(request_id)
     return [entry if isinstance(entry, Completion) else completions[entry] for entry in order]

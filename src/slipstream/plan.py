@@ -129,7 +129,9 @@ def resolve(
     dtype = _dtype(config, caps, shape, ledger)
     kernels = _kernels(config, caps, ledger)
     threads = config.threads or caps.default_threads
-    ledger.settle("threads", config.threads, threads, "as asked" if config.threads else "cores of this process")
+    ledger.settle(
+        "threads", config.threads, threads, "as asked" if config.threads else "cores of this process"
+    )
     draft = _draft(config, sampling, ledger)
     width = 1 if draft == "none" else config.spec.num_steps + 1
     ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
@@ -141,7 +143,9 @@ def resolve(
     num_pages = config.num_pages or config.max_requests * pages_per_request
     kv_bytes = (num_pages + 1) * config.page_size * shape.slot_bytes
     why = "as asked" if config.num_pages else f"{config.max_requests} requests of {length} tokens at once"
-    ledger.settle("num_pages", config.num_pages, num_pages, f"{why}; {kv_bytes / 1e6:.0f} MB when all are used")
+    ledger.settle(
+        "num_pages", config.num_pages, num_pages, f"{why}; {kv_bytes / 1e6:.0f} MB when all are used"
+    )
     return EnginePlan(
         device=caps.device,
         dtype=dtype,
@@ -241,9 +245,14 @@ def _kernels(config: EngineConfig, caps: Caps, ledger: _Ledger) -> str:
         )
     if config.kernels == "auto":
         kernels = "native" if there else "torch"
-        why = f"built here, {caps.native_isa}" if there else "the native library was not built (no C compiler?)"
+        why = (
+            f"built here, {caps.native_isa}" if there else "the native library was not built (no C compiler?)"
+        )
     else:
-        kernels, why = config.kernels, f"as asked{f', {caps.native_isa}' if config.kernels == 'native' else ''}"
+        kernels, why = (
+            config.kernels,
+            f"as asked{f', {caps.native_isa}' if config.kernels == 'native' else ''}",
+        )
     ledger.settle("kernels", config.kernels, kernels, why)
     return kernels
 

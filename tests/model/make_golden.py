@@ -1,13 +1,14 @@
-"""Writes golden/*.json: what transformers computes, for test_oracle.py. Run by hand; the results are committed.
+"""Writes golden/*.json: what transformers computes, for test_oracle.py. Run by hand; the results are kept.
 
-    python -m venv /tmp/golden && /tmp/golden/bin/pip install torch==2.13.0 transformers==5.24.0 gguf safetensors jinja2
+    python -m venv /tmp/golden
+    /tmp/golden/bin/pip install torch==2.13.0 transformers==5.24.0 gguf safetensors jinja2
     PYTHONPATH=src /tmp/golden/bin/python -m tests.model.make_golden SmolLM2-135M-Instruct.Q4_1.gguf
 
 (`.venv-peers`, which `make bench-peers` makes, is such an environment too.) All is float32, eager attention.
 
 smollm2-f32.json  the GGUF's weights, dequantised by `gguf` and given to LlamaForCausalLM
-                  (bench/transformers_model.py); the eight prompts of bench decode, chat template applied. Logits
-                  at three positions; 128 greedy tokens, the end-of-text token ignored (it is one of them).
+                  (bench/transformers_model.py); the eight prompts of bench decode, chat template applied.
+                  Logits at three positions; 128 greedy tokens, an end-of-text token among them ends nothing.
 tiny-f32.json     two models of tiny.py, loaded by transformers from the folder that tiny.py writes.
 
 Prompt ids come from Slipstream's tokenizer; where llama_cpp is installed they are checked against it.
@@ -24,8 +25,8 @@ from typing import Any
 
 import torch
 import transformers
-
 from bench.transformers_model import load_transformers
+
 from slipstream.model.checkpoint import open_checkpoint
 from slipstream.model.tokenizer import load_tokenizer
 from tests.model.oracle import GOLDEN, PROMPTS, TINY, spread_ids, tiny_ids, write_variant_hf

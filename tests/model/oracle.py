@@ -23,8 +23,8 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
-#: Options of `tiny_model`, by name. "llama": grouped heads, tied, 4-bit blocks with interleaved Q and K, scaled
-#: rope. "qwen2": biases, one key head, an output matrix of its own.
+#: Options of `tiny_model`, by name. "llama": grouped heads, tied, 4-bit blocks with interleaved Q and K,
+#: scaled rope. "qwen2": biases, one key head, an output matrix of its own.
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"arch": "llama", "weight_type": "Q4_1", "seed": 11, "tie": True},
     "qwen2": {

@@ -1,4 +1,4 @@
-"""Our float32 against transformers' float32, on the same weights. Where the figures come from: make_golden.py."""
+"""Our float32 against transformers' float32, on the same weights. make_golden.py says whence its figures."""
 
 from __future__ import annotations
 

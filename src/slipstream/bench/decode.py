@@ -20,6 +20,7 @@ from slipstream.bench.workloads import Prompt, decode_prompts
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
 from slipstream.engine.stats import EngineStats
+from slipstream.errors import UsageError
 from slipstream.llm import LoadedModel, build_engine, chat_ids, complete, load_model, model_shape, plan_for
 from slipstream.plan import EnginePlan, resolve
 
@@ -76,6 +77,9 @@ class Series:
         before_tokens, before_ns = stats.round_tokens, stats.round_ns
         before_rounds, before_advanced = stats.request_rounds, stats.advanced
         answers = complete(self.engine, prompts, sampling)
+        failed = next((answer.error for answer in answers if answer.error), None)
+        if failed is not None:
+            raise UsageError(f"prompt {name} cannot be measured: {failed}")
         tokens, time_ns = stats.round_tokens - before_tokens, stats.round_ns - before_ns
         self._tokens += tokens
         self._time_ns += time_ns
@@ -86,7 +90,7 @@ class Series:
 
     def end(self) -> None:
         """Close a repeat."""
-        self.tok_s.append(self._tokens / self._time_ns * 1e9)
+        self.tok_s.append(self._tokens / self._time_ns * 1e9 if self._time_ns else 0.0)
 
 
 def run_decode(bench: DecodeBench, progress: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -153,9 +157,7 @@ def _record(
         name: {
             "plain_tok_s": statistics.median(plain.by_prompt[name]),
             "spec_tok_s": statistics.median(spec.by_prompt[name]),
-            "speedup": statistics.median(
-                s / p for s, p in zip(spec.by_prompt[name], plain.by_prompt[name], strict=True)
-            ),
+            "speedup": _speedup(spec.by_prompt[name], plain.by_prompt[name]),
             "mean_advanced": spec.advanced[name],
         }
         for name in plain.by_prompt
@@ -175,7 +177,7 @@ def _record(
         "threads": plan.threads,
         "plain_tok_s": plain_tok_s,
         "spec_tok_s": spec_tok_s,
-        "speedup": statistics.median(s / p for s, p in zip(spec.tok_s, plain.tok_s, strict=True)),
+        "speedup": _speedup(spec.tok_s, plain.tok_s),
         "mean_advanced": stats.mean_advanced,
         "acceptance_by_position": stats.acceptance_by_position,
         "greedy_equal": plain.answers == spec.answers,
@@ -194,11 +196,14 @@ def _record(
     }
     if "eager" in series:
         record["eager_tok_s"] = statistics.median(series["eager"].tok_s)
-        record["replay_over_eager"] = statistics.median(
-            p / e for p, e in zip(plain.tok_s, series["eager"].tok_s, strict=True)
-        )
+        record["replay_over_eager"] = _speedup(plain.tok_s, series["eager"].tok_s)
         record["greedy_equal"] = record["greedy_equal"] and plain.answers == series["eager"].answers
     return record
+
+
+def _speedup(fast: list[float], slow: list[float]) -> float:
+    """Return the median of paired ratios; 0 where nothing was measured, as when the context has no room."""
+    return statistics.median(f / s if s else 0.0 for f, s in zip(fast, slow, strict=True))
 
 
 def decode_table(record: dict[str, Any]) -> Table:

@@ -10,8 +10,8 @@ import torch
 
 from slipstream.config import DEVICES
 from slipstream.device.registry import open_device
-from slipstream.model.catalog import CATALOG, resolve_model
 from slipstream.errors import ModelNotFoundError
+from slipstream.model.catalog import CATALOG, resolve_model
 
 _PACKAGES = ("slipstream", "torch", "numpy", "gguf", "tokenizers", "safetensors")
 

@@ -91,6 +91,7 @@ class RunReport:
             "phases": phase_rows(stats),
             "decisions": self.plan.decisions,
             "trace": str(self.trace) if self.trace else None,
+            "trace_error": self.trace_error,
         }
 
     def show(self) -> None:
@@ -166,14 +167,16 @@ def _answer(
                 sys.stdout.write(output.text)
                 sys.stdout.flush()
     finally:
-        if not order.quiet:
+        if not order.quiet and report.token_ids:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
 def _compare(loaded: LoadedModel, prompt_ids: list[int], order: RunOrder, report: RunReport) -> None:
     config = replace(order.config, spec=SpecConfig(draft="none"))
-    engine = build_engine(loaded, resolve(config, loaded.caps, model_shape(loaded.checkpoint), order.sampling))
+    engine = build_engine(
+        loaded, resolve(config, loaded.caps, model_shape(loaded.checkpoint), order.sampling)
+    )
     answer = complete(engine, [prompt_ids], order.sampling)[0]
     report.plain = engine.stats
     report.same_text = answer.token_ids == report.token_ids

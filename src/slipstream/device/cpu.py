@@ -1,8 +1,8 @@
 """The embedded default device: the CPU.
 
 Work runs in program order, which is a legal order of every correct stream program; streams are names (and
-tracks of a trace), a wait for earlier work is already satisfied. A captured graph is a tape of ops, run as one native
-program where every op has a native form.
+tracks of a trace), a wait for earlier work is already satisfied. A captured graph is a tape of ops, run as one
+native program where every op has a native form.
 """
 
 from __future__ import annotations

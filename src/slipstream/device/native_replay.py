@@ -70,7 +70,9 @@ def native_replay(tape: Tape, result: Any, pool: ArenaPool) -> Callable[[], Any]
     if not all(node.lowered is not None or node.view for node in tape.nodes):
         return None
     nodes = [native for node in tape.nodes if node.lowered is not None for native in node.lowered.nodes]
-    made = _storages(leaf for node in tape.nodes if node.lowered is not None for leaf in tree_leaves(node.lowered.result))
+    made = _storages(
+        leaf for node in tape.nodes if node.lowered is not None for leaf in tree_leaves(node.lowered.result)
+    )
     returned = _storages(tree_leaves(result))
     given = {tensor.untyped_storage().data_ptr() for _, tensor in tape.static_inputs()}
     buffers = [b for address, b in sorted(made.items()) if address not in returned and address not in given]

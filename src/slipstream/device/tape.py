@@ -109,7 +109,9 @@ class Tape:
         reads: list[int] = []
         node_args = self._encode(args, reads)
         node_kwargs = self._encode(kwargs, reads)
-        outputs = tuple(self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        outputs = tuple(
+            self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)
+        )
         node = Node(name, stream, function, node_args, node_kwargs, outputs, reads=tuple(sorted(set(reads))))
         node.lowered, self._lowered = self._lowered, None
         node.view = bool(getattr(function, "is_view", False))
@@ -220,7 +222,7 @@ class _Callbacks(TorchDispatchMode):
     """Records what runs outside Slipstream's own ops."""
 
     def __init__(self, tape: Tape) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
 
     def __torch_dispatch__(

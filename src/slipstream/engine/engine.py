@@ -150,7 +150,13 @@ class Engine:
                 names.PREFILL,
                 started,
                 ended - started,
-                {"route": "eager", "reason": PREFILL_REASON, "requests": 1, "rows": end - start, "padded_rows": 0},
+                {
+                    "route": "eager",
+                    "reason": PREFILL_REASON,
+                    "requests": 1,
+                    "rows": end - start,
+                    "padded_rows": 0,
+                },
             )
         )
         return outputs

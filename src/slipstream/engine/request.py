@@ -74,7 +74,9 @@ class Request:
         """Tokens to prefill: after a preemption, the output but its newest token as well."""
         return self.prompt_ids + self.output_ids[:-1] if self.output_ids else self.prompt_ids
 
-    def take(self, tokens: Sequence[int], eos_ids: frozenset[int], max_model_len: int) -> tuple[list[int], str]:
+    def take(
+        self, tokens: Sequence[int], eos_ids: frozenset[int], max_model_len: int
+    ) -> tuple[list[int], str]:
         """Append new tokens until one of them ends the request; return those taken and the text released.
 
         An accepted run may hold the end: what stands behind it is dropped.

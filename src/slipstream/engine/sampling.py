@@ -7,6 +7,10 @@ import torch
 from slipstream.config import SamplingParams
 
 
+#: Below this, every difference between two logits is -inf after the division, and zero must stay zero.
+_COLDEST = 1e-30
+
+
 def request_generator(seed: int, request_id: int) -> torch.Generator:
     """Return a request's own generator: its draws do not depend on which requests run beside it."""
     # A multiplier keeps (seed 0, request 1) apart from (seed 1, request 0).
@@ -21,7 +25,9 @@ def sample(logits_V: torch.Tensor, params: SamplingParams, generator: torch.Gene
         params: temperature above 0, top_k, top_p.
         generator: the request's own, on the CPU.
     """
-    scores_V = logits_V.detach().float().cpu() / params.temperature
+    logits_V = logits_V.detach().float().cpu()
+    # Differences to the best: a tiny temperature makes them -inf, where the logits themselves would overflow.
+    scores_V = (logits_V - logits_V.max()) / max(params.temperature, _COLDEST)
     if 0 < params.top_k < scores_V.numel():
         threshold = scores_V.topk(params.top_k).values[-1]
         scores_V = scores_V.masked_fill(scores_V < threshold, float("-inf"))

@@ -91,6 +91,11 @@ class StepBuffers:
             view = self._views[name, rows] = self._buffers[name].narrow(0, 0, rows)
         return view
 
+    def poisoned(self, name: str, rows: int) -> bool:
+        """Return whether one of the first `rows` rows is still as `upload` left it in checking mode."""
+        view = self.view(name, rows)
+        return bool((view.isnan() if view.is_floating_point() else view == POISON).any())
+
     def rows(self, name: str) -> int:
         """Return how many rows a buffer has."""
         return self._buffers[name].shape[0]

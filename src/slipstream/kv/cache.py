@@ -23,7 +23,13 @@ class KvCache:
 
     @classmethod
     def make(
-        cls, num_layers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, device: torch.device
+        cls,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device,
     ) -> KvCache:
         """Make room for `num_pages` pages and the scratch page; on a CPU a page costs memory once written."""
         shape = ((num_pages + 1) * page_size, 2 * num_kv_heads, head_dim)

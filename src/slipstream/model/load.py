@@ -83,7 +83,9 @@ def _matrix(parts: list[RawTensor], dtype: str, device: torch.device) -> ops.Mat
     if dtype == "q4":
         blocks = [_as_q4(part) for part in parts]
         codes, scale, minimum = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return ops.PackedQ4Matrix.pack(codes, scale, minimum) if native else ops.Q4Matrix(codes, scale, minimum)
+        return (
+            ops.PackedQ4Matrix.pack(codes, scale, minimum) if native else ops.Q4Matrix(codes, scale, minimum)
+        )
     weight = torch.from_numpy(np.concatenate([dequantise(part) for part in parts])).to(device)
     return ops.DenseMatrix(weight.bfloat16() if dtype == "bf16" else weight)
 

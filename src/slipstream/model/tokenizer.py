@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 
-from slipstream.errors import ModelFormatError, UsageError
+from slipstream.errors import InvalidTextError, ModelFormatError, UsageError
 from slipstream.model.bytelevel import byte_of_character
 from slipstream.model.chat_template import Message, render_chat
 from slipstream.model.checkpoint import Checkpoint
@@ -43,12 +43,12 @@ class Tokenizer:
         template may render it, does not begin with it already.
 
         Raises:
-            UsageError: the text has lone surrogates, which no encoding has.
+            InvalidTextError: the text has lone surrogates, which no encoding has.
         """
         try:
             text.encode()  # the library answers half a surrogate pair with a TypeError
         except UnicodeEncodeError as error:
-            raise UsageError(
+            raise InvalidTextError(
                 f"the text is not valid Unicode at position {error.start}: {error.reason}."
             ) from None
         ids = list(self._parts.backend.encode(text, add_special_tokens=False).ids)

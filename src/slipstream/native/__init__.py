@@ -1,6 +1,6 @@
 """Native CPU kernels: C, called through pointers, one call for a whole program of nodes.
 
-    node.py     the C structure of one operation, and programs of them
-    library.py  finds and loads the library, chooses the instruction set
-    build.py    compiles it, when the package is installed
+node.py     the C structure of one operation, and programs of them
+library.py  finds and loads the library, chooses the instruction set
+build.py    compiles it, when the package is installed
 """

@@ -43,9 +43,7 @@ def build(target: Path = LIBRARY, extra_flags: tuple[str, ...] = ()) -> str | No
         steps = [(FOLDER / "kernels.c", (f"-DSS_TABLE={table}", *flags)) for table, flags in builds]
         for index, (source, flags) in enumerate([*steps, (FOLDER / "team.c", ())]):
             objects.append(f"{folder}/{index}.o")
-            error = _run(
-                [*compiler, *_FLAGS, *extra_flags, *flags, "-c", str(source), "-o", objects[-1]]
-            )
+            error = _run([*compiler, *_FLAGS, *extra_flags, *flags, "-c", str(source), "-o", objects[-1]])
             if error:
                 return error
         part = Path(folder, "kernels.so")

@@ -195,31 +195,38 @@ INLINE __m256i spread(const int8_t *x) {
     return _mm256_set1_epi32(four);
 }
 
+/* Both halves of a tile share each spread activation. The sums of eight products stay in 16 bits: eight pairs of
+ * 15 * 127 are 30,480, so one widening serves the whole block. */
 INLINE void tile_q4(const uint8_t *tile, quantised x, int64_t row, int64_t blocks, int R, float (*out)[SS_TILE]) {
     const __m256i low_half = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
     __m256 total[4][2];
     for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, tile += SS_Q4_BYTES) {
-        for (int half = 0; half < 2; half++) {
-            /* Eight pairs of 15 * 127 are 30,480: they fit 16 bits, so one widening serves the whole block. */
-            __m256i dot[4];
-            for (int r = 0; r < R; r++) dot[r] = _mm256_setzero_si256();
-            for (int j = 0; j < 4; j++) {
+        __m256i dot[4][2];
+        for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+        for (int j = 0; j < 4; j++) {
+            __m256i low[2], high[2];
+            for (int half = 0; half < 2; half++) {
                 __m256i both = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
-                __m256i low = _mm256_and_si256(both, low_half);
-                __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
-                for (int r = 0; r < R; r++) {
-                    const int8_t *codes = x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j;
-                    dot[r] = _mm256_add_epi16(dot[r], _mm256_maddubs_epi16(low, spread(codes)));
-                    dot[r] = _mm256_add_epi16(dot[r], _mm256_maddubs_epi16(high, spread(codes + 16)));
+                low[half] = _mm256_and_si256(both, low_half);
+                high[half] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
+            }
+            for (int r = 0; r < R; r++) {
+                const int8_t *codes = x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j;
+                __m256i first = spread(codes), second = spread(codes + 16);
+                for (int half = 0; half < 2; half++) {
+                    dot[r][half] = _mm256_add_epi16(dot[r][half], _mm256_maddubs_epi16(low[half], first));
+                    dot[r][half] = _mm256_add_epi16(dot[r][half], _mm256_maddubs_epi16(high[half], second));
                 }
             }
+        }
+        for (int half = 0; half < 2; half++) {
             const uint8_t *scales = tile + SS_Q4_CODES + 16 * half;
             __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
             __m256 least = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 2 * SS_TILE)));
             for (int r = 0; r < R; r++) {
                 int64_t at = (row + r) * blocks + b;
-                __m256 value = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot[r], ones));
+                __m256 value = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot[r][half], ones));
                 __m256 both_scales = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[at]));
                 total[r][half] = _mm256_fmadd_ps(value, both_scales, total[r][half]);
                 total[r][half] = _mm256_fmadd_ps(least, _mm256_set1_ps(x.sum[at]), total[r][half]);
@@ -237,23 +244,28 @@ INLINE void tile_q8(const uint8_t *tile, quantised x, int64_t row, int64_t block
     __m256 total[4][2];
     for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, tile += SS_Q8_BYTES) {
-        for (int half = 0; half < 2; half++) {
-            __m256i dot[4];
-            for (int r = 0; r < R; r++) dot[r] = _mm256_setzero_si256();
-            for (int j = 0; j < 8; j++) {
-                /* maddubs wants one side unsigned: the sign moves over to the activation. */
-                __m256i codes = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
-                __m256i sizes = _mm256_abs_epi8(codes);
-                for (int r = 0; r < R; r++) {
-                    __m256i four = spread(x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j);
-                    __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
-                    dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(pairs, ones));
+        __m256i dot[4][2];
+        for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+        for (int j = 0; j < 8; j++) {
+            /* maddubs wants one side unsigned: the sign moves over to the activation. */
+            __m256i codes[2], sizes[2];
+            for (int half = 0; half < 2; half++) {
+                codes[half] = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
+                sizes[half] = _mm256_abs_epi8(codes[half]);
+            }
+            for (int r = 0; r < R; r++) {
+                __m256i four = spread(x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j);
+                for (int half = 0; half < 2; half++) {
+                    __m256i pairs = _mm256_maddubs_epi16(sizes[half], _mm256_sign_epi8(four, codes[half]));
+                    dot[r][half] = _mm256_add_epi32(dot[r][half], _mm256_madd_epi16(pairs, ones));
                 }
             }
+        }
+        for (int half = 0; half < 2; half++) {
             __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(tile + SS_Q8_CODES + 16 * half)));
             for (int r = 0; r < R; r++) {
                 __m256 both_scales = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[(row + r) * blocks + b]));
-                total[r][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r]), both_scales, total[r][half]);
+                total[r][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][half]), both_scales, total[r][half]);
             }
         }
     }

@@ -37,6 +37,7 @@ def load() -> ctypes.CDLL | None:
     library.ss_run.restype = ctypes.c_int
     library.ss_choose.argtypes = (ctypes.c_char_p,)
     library.ss_choose.restype = ctypes.c_char_p
+    library.ss_choose(None)
     return library
 
 

@@ -10,10 +10,26 @@ Shapes, here and wherever tensors flow:
 Inside a capture each call becomes one node of the graph (`ops.registry`).
 """
 
-from slipstream.ops.attention import Context, attention_context, kv_index, paged_attention, rope_and_store, rope_rows
+from slipstream.ops.attention import (
+    Context,
+    attention_context,
+    kv_index,
+    paged_attention,
+    rope_and_store,
+    rope_rows,
+)
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
-from slipstream.ops.rows import concat_rows, embedding, gated_silu, linear, rms_norm, select_rows, stack_columns, to_float
+from slipstream.ops.rows import (
+    concat_rows,
+    embedding,
+    gated_silu,
+    linear,
+    rms_norm,
+    select_rows,
+    stack_columns,
+    to_float,
+)
 from slipstream.ops.vocabulary import argmax, logits
 
 __all__ = [

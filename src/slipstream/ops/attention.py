@@ -108,9 +108,7 @@ def attention_context(
 
 
 @op
-def kv_index(
-    pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int
-) -> Context:
+def kv_index(pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int) -> Context:
     """Return which slots each request's rows read, and which of them each row may see.
 
     Args:

@@ -137,7 +137,7 @@ class Q4Matrix(Matrix):
 
     @property
     def nbytes(self) -> int:
-        return self.packed.nbytes + self.scales_and_offsets.nbytes
+        return int(self.packed.nbytes + self.scales_and_offsets.nbytes)
 
 
 class Q8Matrix(Matrix):
@@ -163,13 +163,16 @@ class Q8Matrix(Matrix):
             part = slice(start, start + 4096)
             weight = self._dequantise(self.codes[part], self.block_scale[part])
             row_scale = (weight.abs().amax(1) / 127).clamp_min(1e-12).bfloat16()
-            self.row_codes[part] = (weight / row_scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+            self.row_codes[part] = (
+                (weight / row_scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+            )
             self.row_scale[part] = row_scale
 
     @staticmethod
     def _dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         blocks = codes.float().unflatten(-1, (-1, BLOCK)) * scale.unsqueeze(-1)
-        return blocks.flatten(-2)
+        flat: torch.Tensor = blocks.flatten(-2)
+        return flat
 
     def product(self, x_RI: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.aten._weight_int8pack_mm(

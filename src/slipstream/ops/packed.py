@@ -6,6 +6,8 @@ changes. The layout of a block is drawn in slipstream_native.h.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -78,14 +80,14 @@ class PackedQ8Matrix(PackedMatrix):
         return Kernel.EMBED_Q8, self.tiles.data_ptr()
 
 
-def _tiled(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _tiled(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return codes as [tiles, 16, blocks, 32], missing outputs as zeros."""
     num_out, num_in = codes.shape
     padded = np.pad(codes, ((0, -num_out % TILE), (0, 0)))
     return padded.reshape(-1, TILE, num_in // BLOCK, BLOCK)
 
 
-def _by_four(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _by_four(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return [tiles, 16, blocks, n] as [tiles, blocks, n / 4 x 16 x 4]: four inputs of each output together."""
     tiles, outputs, blocks, count = codes.shape
     grouped = codes.reshape(tiles, outputs, blocks, count // 4, 4).transpose(0, 2, 3, 1, 4)

@@ -49,4 +49,6 @@ def _argmax(logits_RV: torch.Tensor) -> Lowered | None:
     if not float_row_major(logits_RV):
         return None
     out = torch.empty(logits_RV.shape[0], dtype=torch.int64)
-    return Lowered(out, [make_node(Kernel.ARGMAX, (logits_RV.data_ptr(), out.data_ptr()), tuple(logits_RV.shape))])
+    return Lowered(
+        out, [make_node(Kernel.ARGMAX, (logits_RV.data_ptr(), out.data_ptr()), tuple(logits_RV.shape))]
+    )

@@ -91,6 +91,16 @@ class PlanFunction:
     ) -> None:
         with torch.inference_mode():
             self._function(PlanContext(self.access, buffers, state, bucket, page_size), *arguments)
+        if buffers.check:
+            self._check_written(buffers, bucket)
+
+    def _check_written(self, buffers: StepBuffers, bucket: int) -> None:
+        """In checking mode: a buffer that was declared and left as it was would be read stale."""
+        unwritten = [name for name in sorted(self.access.writes) if buffers.poisoned(name, bucket)]
+        if unwritten:
+            raise PlanAccessError(
+                f"plan {self.access.name!r} declares that it writes {', '.join(unwritten)}, and did not."
+            )
 
 
 def plan_function(

@@ -59,8 +59,11 @@ def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_s
 def draft_plan_for(num_steps: int) -> PlanFunction:
     """Return the draft plan for `num_steps`: its declaration names one pair of buffers a forward."""
     forwards = range(num_steps - 1)
-    writes = ("draft.ids", "draft.hidden")
-    writes += tuple(f"draft.{what}.{step}" for step in forwards for what in ("positions", "slots"))
+    writes = (
+        "draft.ids",
+        "draft.hidden",
+        *(f"draft.{what}.{step}" for step in forwards for what in ("positions", "slots")),
+    )
 
     @plan_function(state=("lengths_M", "candidate_M", "hidden_MH"), writes=writes)
     def draft_plan(plan: PlanContext) -> None:

@@ -1,0 +1,70 @@
+"""A captured graph as one native program: same results, memory shared and never clobbered."""
+
+import pytest
+import torch
+
+from slipstream import ops
+from slipstream.device.cpu import CpuDevice
+from slipstream.native import library
+
+pytestmark = pytest.mark.skipif(library.load() is None, reason="no native library")
+
+
+def layers(x, weight, matrices):
+    for matrix in matrices:
+        x = ops.linear(ops.rms_norm(x, weight, 1e-5, torch.float32), matrix, None, x)
+    return x
+
+
+@pytest.fixture
+def stack():
+    torch.manual_seed(0)
+    return torch.ones(64), [ops.DenseMatrix(torch.randn(64, 64)) for _ in range(20)]
+
+
+def test_a_replay_equals_the_eager_run_on_new_inputs(isa, stack):
+    device, x = CpuDevice(), torch.randn(4, 64)
+    graph = device.graph("layers")
+    graph.capture(lambda: layers(x, *stack), device.stream("main"))
+    for _ in range(3):
+        x.copy_(torch.randn(4, 64))
+        assert torch.equal(graph.replay(), layers(x, *stack))
+
+
+def test_the_arena_is_as_wide_as_one_place_not_as_all(isa, stack):
+    device, x = CpuDevice(), torch.randn(4, 64)
+    graph = device.graph("layers")
+    graph.capture(lambda: layers(x, *stack), device.stream("main"))
+    one_tensor = x.nbytes
+    assert 0 < device.arenas.nbytes <= 4 * one_tensor  # 40 results went through it
+
+
+def test_two_graphs_share_the_arena_and_keep_their_results(isa, stack):
+    device, x, y = CpuDevice(), torch.randn(4, 64), torch.randn(2, 64)
+    first, second = device.graph("first"), device.graph("second")
+    first.capture(lambda: layers(x, *stack), device.stream("main"))
+    before = device.arenas.nbytes
+    second.capture(lambda: layers(y, *stack), device.stream("main"))
+    assert device.arenas.nbytes == before
+    kept = first.replay()
+    want = kept.clone()
+    second.replay()
+    assert torch.equal(kept, want)
+
+
+def test_a_foreign_torch_op_falls_back_to_the_tape_with_the_same_result(isa, stack):
+    device, x = CpuDevice(), torch.randn(4, 64)
+    graph = device.graph("mixed")
+    graph.capture(lambda: layers(torch.tanh(x), *stack), device.stream("main"))
+    assert graph.node_counts["aten::tanh"] == 1
+    x.copy_(torch.randn(4, 64))
+    torch.testing.assert_close(graph.replay(), layers(torch.tanh(x), *stack), rtol=0, atol=0)
+
+
+def test_a_view_of_a_static_buffer_is_read_anew(isa, stack):
+    device, buffer = CpuDevice(), torch.randn(8, 64)
+    graph = device.graph("view")
+    graph.capture(lambda: layers(buffer[:4], *stack), device.stream("main"))
+    assert not [name for name in graph.node_counts if name.startswith("aten") and "slice" not in name]
+    buffer.copy_(torch.randn(8, 64))
+    assert torch.equal(graph.replay(), layers(buffer[:4].clone(), *stack))
