@@ -609,17 +609,49 @@ static void rope_store(const ss_node *node, int thread, int threads) {
     }
 }
 
-/* One query head over the row's context: positions 0 .. length - 1. */
-static void attend(const float *query, const float *cache, const int64_t *pages, int64_t page_size, int64_t stride,
-                   int64_t D, int64_t K, int64_t length, float *scores, float *out) {
-    float scale = 1.0f / sqrtf((float)D), most = -INFINITY;
-    for (int64_t position = 0; position < length; position++) {
-        const float *key = cache + (pages[position / page_size] * page_size + position % page_size) * stride;
-        f8 dot = all8(0);
-        for (int64_t i = 0; i < D; i += 8) dot += load8(query + i) * load8(key + i);
-        scores[position] = sum8(dot) * scale;
-        most = scores[position] > most ? scores[position] : most;
+/* The keys or values of one head, page by page: where they begin and how far a slot is from the next. */
+typedef struct {
+    const float *cache;
+    const int64_t *pages;
+    int64_t page_size, stride, length;
+} context;
+
+/* scores[position] = query . key * scale; returns the largest. */
+INLINE float score(const float *query, context keys, int64_t D, float scale, float *scores) {
+    float most = -INFINITY;
+    for (int64_t first = 0, page = 0; first < keys.length; first += keys.page_size, page++) {
+        const float *key = keys.cache + keys.pages[page] * keys.page_size * keys.stride;
+        int64_t last = first + keys.page_size < keys.length ? first + keys.page_size : keys.length;
+        for (int64_t position = first; position < last; position++, key += keys.stride) {
+            f8 dot = all8(0);
+            for (int64_t i = 0; i < D; i += 8) dot += load8(query + i) * load8(key + i);
+            float value = sum8(dot) * scale;
+            scores[position] = value;
+            most = value > most ? value : most;
+        }
     }
+    return most;
+}
+
+/* out = sum of weights[position] * value, for `width` of the head's dimensions, at most 64. */
+INLINE void gather_values(const float *weights, context values, int64_t width, float factor, float *out) {
+    f8 total[8];
+    for (int i = 0; i < 8; i++) total[i] = all8(0);
+    for (int64_t first = 0, page = 0; first < values.length; first += values.page_size, page++) {
+        const float *value = values.cache + values.pages[page] * values.page_size * values.stride;
+        int64_t last = first + values.page_size < values.length ? first + values.page_size : values.length;
+        for (int64_t position = first; position < last; position++, value += values.stride) {
+            f8 weight = all8(weights[position]);
+            for (int64_t i = 0; i < width / 8; i++) total[i] += weight * load8(value + 8 * i);
+        }
+    }
+    for (int64_t i = 0; i < width / 8; i++) store8(out + 8 * i, total[i] * factor);
+}
+
+/* One query head over the row's context. D is a constant where it is 64, the usual width: the loops unroll. */
+INLINE void attend(const float *query, context keys, int64_t K, int64_t D, float *scores, float *out) {
+    int64_t length = keys.length;
+    float most = score(query, keys, D, 1.0f / sqrtf((float)D), scores);
     for (int64_t position = length; position % 8; position++) scores[position] = -INFINITY;
     f8 total = all8(0);
     for (int64_t position = 0; position < length; position += 8) {
@@ -629,19 +661,10 @@ static void attend(const float *query, const float *cache, const int64_t *pages,
         total += s;
         store8(scores + position, s);
     }
-    float inverse = 1.0f / sum8(total);
-    for (int64_t begin = 0; begin < D; begin += 64) {
-        int64_t width = D - begin < 64 ? D - begin : 64;
-        f8 value[8];
-        for (int i = 0; i < 8; i++) value[i] = all8(0);
-        for (int64_t position = 0; position < length; position++) {
-            const float *values =
-                cache + (pages[position / page_size] * page_size + position % page_size) * stride + K * D + begin;
-            f8 weight = all8(scores[position]);
-            for (int64_t i = 0; i < width / 8; i++) value[i] += weight * load8(values + 8 * i);
-        }
-        for (int64_t i = 0; i < width / 8; i++) store8(out + begin + 8 * i, value[i] * inverse);
-    }
+    context values = keys;
+    values.cache += K * D;
+    for (int64_t begin = 0; begin < D; begin += 64, values.cache += 64)
+        gather_values(scores, values, D - begin < 64 ? D - begin : 64, 1.0f / sum8(total), out + begin);
 }
 
 /* p: queries float [rows, Q, D], cache [slots, 2 K, D], pages int64 [requests, P], positions int64 [rows],
@@ -662,9 +685,12 @@ static void attention(const ss_node *node, int thread, int threads) {
             ss_fail();
             return;
         }
-        const float *cache = (const float *)node->p[1] + head / (Q / K) * D;
-        attend((const float *)node->p[0] + i * D, cache, pages + row / width * P, page_size, 2 * K * D, D, K, length,
-               scores, (float *)node->p[4] + i * D);
+        const float *query = (const float *)node->p[0] + i * D;
+        float *out = (float *)node->p[4] + i * D;
+        context keys = {(const float *)node->p[1] + head / (Q / K) * D, pages + row / width * P, page_size, 2 * K * D,
+                        length};
+        if (D == 64) attend(query, keys, K, 64, scores, out);
+        else attend(query, keys, K, D, scores, out);
     }
 }
 

@@ -12,10 +12,11 @@
 
 enum { MAX_THREADS = 64 };
 
-/* Spins before a worker sleeps: about 100 us, longer than the gap between two graphs of a round. */
-enum { IDLE_SPINS = 20000 };
-/* Spins at a barrier before giving the core away: another process may be on it. */
-enum { BARRIER_SPINS = 4000 };
+/* A pause is some 10 to 40 ns. A thread that waits offers its core after SPINS of them: two threads of the team may
+ * have been put on one core, beside another busy process, and then the one that is waited for cannot run. */
+enum { SPINS = 100 };
+/* Offers before a worker without a job sleeps: some 0.3 ms, longer than the gap between two graphs of a round. */
+enum { IDLE_OFFERS = 100 };
 
 typedef struct {
     atomic_int arrived;
@@ -83,12 +84,9 @@ static void meet(barrier *at, int threads) {
         atomic_store_explicit(&at->phase, phase + 1, memory_order_release);
         return;
     }
-    for (int spins = 0; atomic_load_explicit(&at->phase, memory_order_acquire) == phase; spins++) {
+    for (unsigned spins = 0; atomic_load_explicit(&at->phase, memory_order_acquire) == phase; spins++) {
         pause_core();
-        if (spins >= BARRIER_SPINS) {
-            sched_yield();
-            spins = 0;
-        }
+        if (spins % SPINS == SPINS - 1) sched_yield();
     }
 }
 
@@ -108,7 +106,8 @@ static void *work(void *argument) {
         int spins = 0;
         while ((current = atomic_load_explicit(&team.generation, memory_order_acquire)) == seen) {
             pause_core();
-            if (++spins < IDLE_SPINS) continue;
+            if (++spins % SPINS == 0) sched_yield();
+            if (spins < SPINS * IDLE_OFFERS) continue;
             pthread_mutex_lock(&team.lock);
             team.sleeping++;
             while (atomic_load_explicit(&team.generation, memory_order_acquire) == seen)
