@@ -184,6 +184,6 @@ def _speed(tokens: int, seconds: float) -> float:
 
 
 def _machine_cpu_s() -> float:
-    """Processor time that all processes of this machine have used."""
+    """Processor time that all processes of this machine have used, or that its host took away."""
     times = psutil.cpu_times()
-    return times.user + times.system + getattr(times, "nice", 0.0)
+    return sum(getattr(times, kind, 0.0) for kind in ("user", "system", "nice", "steal"))

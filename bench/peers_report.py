@@ -83,9 +83,18 @@ def make_record(
         "left_out": failed,
         "spec_text_equal": plain.texts == spec.texts if plain and spec else None,
         "noisy_share": sum(cores > QUIET for cores in others) / len(others) if others else None,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:

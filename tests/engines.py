@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.engine.core import build_core
 from slipstream.engine.engine import Engine
 from slipstream.llm import LoadedModel, build_engine, complete, load_model, model_shape, plan_for
+from slipstream.native import library
 from slipstream.plan import EnginePlan, resolve
 from slipstream.trace import Recorder
 
@@ -41,8 +44,8 @@ class Fleet:
     path: Path
     threads: int = 1
     max_len: int = MAX_LEN
-    _loaded: dict[str, LoadedModel] = field(default_factory=dict)
-    _plain: dict[tuple[str, tuple[int, ...]], list[int]] = field(default_factory=dict)
+    _loaded: dict[tuple[str, str], LoadedModel] = field(default_factory=dict, repr=False)
+    _plain: dict[tuple[str, str, tuple[int, ...]], list[int]] = field(default_factory=dict, repr=False)
 
     def config(
         self,
@@ -60,33 +63,47 @@ class Fleet:
         spec, graphs = SpecConfig(draft, num_steps, head), GraphConfig(graph, buckets, check)
         return EngineConfig(dtype=dtype, spec=spec, graph=graphs, **options)
 
-    def loaded(self, dtype: str = "f32") -> LoadedModel:
-        if dtype not in self._loaded:
-            plan, checkpoint, device = plan_for(str(self.path), self.config(dtype=dtype))
-            self._loaded[dtype] = load_model(checkpoint, device, plan)
-        return self._loaded[dtype]
+    def loaded(self, dtype: str = "f32", kernels: str = "auto") -> LoadedModel:
+        key = (dtype, kernels)
+        if key not in self._loaded:
+            plan, checkpoint, device = plan_for(str(self.path), self.config(dtype=dtype, kernels=kernels))
+            self._loaded[key] = load_model(checkpoint, device, plan)
+        return self._loaded[key]
 
     def plan(self, **options: Any) -> EnginePlan:
-        loaded = self.loaded(options.get("dtype", "f32"))
+        loaded = self._loaded_for(options)
         return resolve(self.config(**options), loaded.caps, model_shape(loaded.checkpoint))
 
     def engine(self, *, recorder: Recorder | None = None, **options: Any) -> Engine:
-        return build_engine(self.loaded(options.get("dtype", "f32")), self.plan(**options), recorder)
+        plan = self.plan(**options)
+        self._use(plan)
+        return build_engine(self._loaded_for(options), plan, recorder)
 
     def engine_with_head(self, head: Any, **options: Any) -> Engine:
         """An engine whose NextN head is `head`, anything with its `forward` and `logits`."""
-        loaded = self.loaded(options.get("dtype", "f32"))
-        core = build_core(self.plan(draft="nextn", **options), loaded.device, loaded.target, head)
+        loaded = self._loaded_for(options)
+        plan = self.plan(draft="nextn", **options)
+        self._use(plan)
+        core = build_core(plan, loaded.device, loaded.target, head)
         return Engine(core, loaded.tokenizer.eos_ids, loaded.tokenizer.stream)
+
+    def _loaded_for(self, options: dict[str, Any]) -> LoadedModel:
+        return self.loaded(options.get("dtype", "f32"), options.get("kernels", "auto"))
+
+    @staticmethod
+    def _use(plan: EnginePlan) -> None:
+        # Kernels and threads are settings of the process, made when weights are loaded; here these are kept.
+        library.use(plan.kernels == "native", plan.threads)
+        torch.set_num_threads(plan.threads)
 
     def prompts(self, texts: Sequence[str] = TINY_TEXTS) -> list[list[int]]:
         return [self.loaded().tokenizer.encode(text) for text in texts]
 
-    def plain(self, dtype: str, prompt: Sequence[int], count: int) -> list[int]:
+    def plain(self, dtype: str, prompt: Sequence[int], count: int, kernels: str = "auto") -> list[int]:
         """The first `count` tokens of plain, eager decoding, alone."""
-        key = (dtype, tuple(prompt))
+        key = (dtype, kernels, tuple(prompt))
         if len(self._plain.get(key, ())) < count:
-            engine = self.engine(dtype=dtype, draft="none", graph="none")
+            engine = self.engine(dtype=dtype, kernels=kernels, draft="none", graph="none")
             [answer] = complete(engine, [list(prompt)], greedy(max(count, 64)))
             self._plain[key] = answer.token_ids
         return self._plain[key][:count]

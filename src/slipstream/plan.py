@@ -21,7 +21,7 @@ from slipstream.config import (
 )
 from slipstream.device.caps import Caps
 from slipstream.errors import UnknownNameError, UsageError
-from slipstream.graph.buckets import check_buckets
+from slipstream.graph.buckets import MAX_BUCKET, check_buckets
 from slipstream.graph.modes import GraphMode
 from slipstream.kv.pages import pages_for
 
@@ -30,6 +30,12 @@ _DEFAULT_MODEL_LEN = 4096
 
 #: `ops.kv_index` gathers contexts in steps of 64 slots, so a page has to divide 64.
 _PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+#: PyTorch does not refuse more threads than it can start: it crashes.
+_MAX_THREADS = 512
+
+#: Together with a request's number, a seed has to stay within 64 bits (`engine.sampling`).
+_MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +198,17 @@ def check_config(config: EngineConfig) -> None:
         )
     if config.page_size not in _PAGE_SIZES:
         raise UsageError(f"page-size {config.page_size} is not possible; use one of {_list(_PAGE_SIZES)}.")
-    for what, value in (
-        ("max-requests", config.max_requests),
-        ("max-model-len", config.max_model_len),
-        ("num-pages", config.num_pages),
-        ("prefill-chunk", config.prefill_chunk),
-        ("threads", config.threads),
+    for what, value, least, most in (
+        ("max-requests", config.max_requests, 1, MAX_BUCKET),
+        ("max-model-len", config.max_model_len, 1, None),
+        ("num-pages", config.num_pages, 1, None),
+        ("prefill-chunk", config.prefill_chunk, 1, None),
+        ("threads", config.threads, 1, _MAX_THREADS),
+        ("seed", config.seed, 0, _MAX_SEED),
     ):
-        if value is not None and value < 1:
-            raise UsageError(f"{what} {value} is not possible; it is at least 1.")
+        if value is not None and (value < least or (most is not None and value > most)):
+            limit = f"at least {least}" if most is None else f"{least} to {most}"
+            raise UsageError(f"{what} {value} is not possible; it is {limit}.")
     if config.spec.head is not None and config.spec.draft != "nextn":
         raise UsageError(f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn.")
     check_buckets(config.graph.buckets)

@@ -27,10 +27,12 @@ def always_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
 
 
-def assert_plain(fleet: Fleet, dtype: str, engine: Engine, count: int = TOKENS) -> None:
+def assert_plain(
+    fleet: Fleet, dtype: str, engine: Engine, count: int = TOKENS, kernels: str = "auto"
+) -> None:
     """All prompts together, then the longest and the shortest alone, give the plain text."""
     prompts = fleet.prompts()
-    plain = [fleet.plain(dtype, prompt, count) for prompt in prompts]
+    plain = [fleet.plain(dtype, prompt, count, kernels) for prompt in prompts]
     assert answers(engine, prompts, greedy(count)) == plain
     for index in (0, 6):
         assert answers(engine, [prompts[index]], greedy(count)) == [plain[index]]
@@ -48,6 +50,23 @@ class TestTheSameTextAsPlain:
         routes = engine.stats.graphs
         assert (routes.eager == 0) == (graph == "full")
         assert (routes.replays == 0) == (graph == "none")
+
+    @pytest.mark.parametrize("graph", ["full", "none"])
+    @pytest.mark.parametrize("draft", ["none", "ngram", "nextn"])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_with_torchs_kernels(self, tiny: Fleet, dtype: str, draft: str, graph: str) -> None:
+        """What runs where no native library was built."""
+        engine = tiny.engine(dtype=dtype, draft=draft, graph=graph, kernels="torch")
+        assert_plain(tiny, dtype, engine, kernels="torch")
+
+    @pytest.mark.parametrize("kernels", ["auto", "torch"])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_on_two_threads(self, tiny: Fleet, dtype: str, kernels: str) -> None:
+        """How work is cut among threads depends on the number of rows; a row's result must not."""
+        prompts, options = tiny.prompts()[:3], {"dtype": dtype, "kernels": kernels, "threads": 2}
+        plain = [answers(tiny.engine(draft="none", graph="none", **options), [p], greedy(8))[0] for p in prompts]
+        for draft in ("none", "ngram", "nextn"):
+            assert answers(tiny.engine(draft=draft, buckets=(4,), **options), prompts, greedy(8)) == plain
 
     @pytest.mark.parametrize("buckets", [(1, 2, 4, 8), (8,), (3,)], ids=str)
     @pytest.mark.parametrize("draft", ["none", "ngram", "nextn"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from slipstream.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
@@ -31,9 +33,20 @@ class KvCache:
         head_dim: int,
         device: torch.device,
     ) -> KvCache:
-        """Make room for `num_pages` pages and the scratch page; on a CPU a page costs memory once written."""
+        """Make room for `num_pages` pages and the scratch page; on a CPU a page costs memory once written.
+
+        Raises:
+            UsageError: the machine does not have so much.
+        """
         shape = ((num_pages + 1) * page_size, 2 * num_kv_heads, head_dim)
-        return cls([_zeros(shape, device) for _ in range(num_layers)], page_size)
+        try:
+            return cls([_zeros(shape, device) for _ in range(num_layers)], page_size)
+        except (MemoryError, ValueError, RuntimeError) as error:  # numpy has the first two, torch the last
+            gigabytes = num_layers * shape[0] * shape[1] * shape[2] * 4 / 1e9
+            raise UsageError(
+                f"{num_pages} pages of {page_size} tokens are {gigabytes:.1f} GB of keys and values, which this "
+                "machine cannot reserve. Lower --num-pages, --max-model-len or --max-requests."
+            ) from error
 
     @property
     def nbytes(self) -> int:

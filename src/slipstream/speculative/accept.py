@@ -31,6 +31,8 @@ def accept_greedy(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Accep
 
     Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023, at temperature 0.
     """
+    if candidates_BS.shape[1] == 0:
+        return Accepted(torch.ones_like(target_BW[:, 0]), target_BW, target_BW[:, 0])
     held_BS = (candidates_BS == target_BW[:, :-1]).long().cumprod(1)
     accepted_B = held_BS.sum(1)
     bonus_B = target_BW.gather(1, accepted_B.unsqueeze(1)).squeeze(1)

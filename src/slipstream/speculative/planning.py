@@ -89,8 +89,7 @@ class PlanFunction:
     def __call__(
         self, buffers: StepBuffers, state: RoundState, bucket: int, page_size: int, *arguments: object
     ) -> None:
-        with torch.inference_mode():
-            self._function(PlanContext(self.access, buffers, state, bucket, page_size), *arguments)
+        self._function(PlanContext(self.access, buffers, state, bucket, page_size), *arguments)
         if buffers.check:
             self._check_written(buffers, bucket)
 

@@ -1,0 +1,281 @@
+"""What the commands print, and where: data on standard output, words on standard error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream import __version__
+from slipstream.bench import decode
+from slipstream.cli import app, main
+from slipstream.trace import Slice, check_no_overlap, read_chrome
+from tests.engines import Fleet
+from tests.model.tiny import write_tiny_gguf
+
+Capture = pytest.CaptureFixture[str]
+
+ENGINE_OPTIONS = (
+    "draft num-steps head dtype graph buckets check device kernels max-requests max-model-len page-size num-pages "
+    "prefill-chunk threads seed"
+)
+OPTIONS = {
+    "run": "model prompt system raw compare trace json max-tokens temperature top-k top-p stop " + ENGINE_OPTIONS,
+    "bench decode": "model max-tokens repeats batch eager json " + ENGINE_OPTIONS,
+    "models get": "name",
+    "plan": "model json " + ENGINE_OPTIONS,
+    "env": "json",
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_a_command_has_exactly_these_options(command: str) -> None:
+    """People's scripts rest on them: adding one is a decision, renaming or dropping one a break."""
+    found = app
+    for name in command.split():
+        found = found[name]
+    options = [argument.names[0] for argument in found.assemble_argument_collection()]
+    assert sorted(o.removeprefix("--") for o in options if o != "*") == sorted(OPTIONS[command].split())
+
+
+def test_there_are_exactly_these_commands() -> None:
+    def commands(of: Any, prefix: str = "") -> list[str]:
+        names = [name for name in of if not name.startswith("-")]
+        return [found for n in names for found in (commands(of[n], f"{prefix}{n} ") or [prefix + n])]
+
+    assert sorted(commands(app)) == sorted(OPTIONS)
+
+
+def run(
+    capsys: Capture, fleet: Fleet, tmp_path: Path, *arguments: str, draft: str = "ngram"
+) -> tuple[str, str]:
+    """`run` on the tiny model, the trace in `tmp_path`; returns what was printed."""
+    common = ["run", str(fleet.path), "--prompt", "hello there", "--threads", "1", "--max-tokens", "12"]
+    trace = ["--trace", str(tmp_path / "trace.json.gz"), "--draft", draft, "--buckets", "1,2"]
+    assert main([*common, *trace, *arguments]) == 0
+    printed = capsys.readouterr()
+    return printed.out, printed.err
+
+
+def run_json(capsys: Capture, fleet: Fleet, tmp_path: Path, *arguments: str, **options: str) -> dict[str, Any]:
+    out, _ = run(capsys, fleet, tmp_path, "--json", *arguments, **options)
+    assert out.count("\n") == 1
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+class TestRun:
+    def test_text_comes_first_then_the_tables(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        data = run_json(capsys, tiny, tmp_path, draft="nextn")
+        out, err = run(capsys, tiny, tmp_path, draft="nextn")
+        assert out.startswith(data["text"] + "\n")
+        for words in (
+            "12 tokens (length)",
+            "times as fast; same text",
+            "mean advanced 1.",
+            "acceptance by position  1: ",
+            "Where the time of the rounds went",
+            "plans, accept, schedule, publish",
+            "prefill: eager",
+            f"trace: {tmp_path / 'trace.json.gz'}",
+        ):
+            assert words in out
+        for phase in ("draft", "verify", "extend"):
+            assert any(phase in line and "replay" in line and "captured" in line for line in out.splitlines())
+        assert "error" not in err
+
+    def test_json_is_one_document_and_nothing_else(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        data = run_json(capsys, tiny, tmp_path, draft="nextn")
+        assert data["tokens"] == len(data["token_ids"]) == 12
+        assert (data["finish_reason"], data["interrupted"], data["same_text"]) == ("length", False, True)
+        assert (data["draft"], data["trace_error"]) == ("nextn", None)
+        assert data["tok_s"] > 0
+        assert data["plain_tok_s"] > 0
+        assert {row["phase"] for row in data["phases"]} == {"draft", "verify", "extend"}
+        assert {"route", "reason", "bucket", "width", "rows", "padded_rows", "ms", "share"} <= {*data["phases"][0]}
+        assert {"what", "asked", "got", "why"} == {*data["decisions"][0]}
+
+    def test_every_drafter_and_route_gives_the_same_tokens(
+        self, capsys: Capture, tiny: Fleet, tmp_path: Path
+    ) -> None:
+        runs = [
+            run_json(capsys, tiny, tmp_path, "--no-compare", "--graph", graph, draft=draft)
+            for draft in ("none", "ngram", "nextn")
+            for graph in ("full", "none")
+        ]
+        assert len({tuple(data["token_ids"]) for data in runs}) == 1
+        assert {row["route"] for row in runs[-1]["phases"]} == {"eager"}
+        assert {row["reason"] for row in runs[-1]["phases"]} == {"graphs are off (--graph none)"}
+
+    def test_without_the_chat_template_the_prompt_is_continued(
+        self, capsys: Capture, tiny: Fleet, tmp_path: Path
+    ) -> None:
+        data = run_json(capsys, tiny, tmp_path, "--raw", "--no-compare")
+        prompt = tiny.loaded().tokenizer.encode("hello there")
+        assert data["prompt_tokens"] == len(prompt)
+        assert (data["plain_tok_s"], data["same_text"]) == (None, None)
+
+    def test_a_system_message_is_part_of_the_prompt(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        with_system = run_json(capsys, tiny, tmp_path, "--system", "be brief", "--no-compare")
+        without = run_json(capsys, tiny, tmp_path, "--no-compare")
+        assert with_system["prompt_tokens"] > without["prompt_tokens"]
+
+    def test_a_stop_string_ends_the_answer(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        text = run_json(capsys, tiny, tmp_path, "--no-compare")["text"]
+        stop = next(letter for letter in text[1:] if letter.isascii() and letter.isprintable())
+        data = run_json(capsys, tiny, tmp_path, "--no-compare", "--stop", stop, "--stop", "never")
+        assert (data["text"], data["finish_reason"]) == (text[: text.index(stop)], "stop")
+
+    def test_a_temperature_shows_its_decision_in_words_and_in_data(
+        self, capsys: Capture, tiny: Fleet, tmp_path: Path
+    ) -> None:
+        data = run_json(capsys, tiny, tmp_path, "--temperature", "0.9", "--top-k", "20")
+        [decision] = [d for d in data["decisions"] if d["what"] == "draft"]
+        assert (data["draft"], decision["asked"], decision["got"]) == ("none", "ngram", "none")
+        out, _ = run(capsys, tiny, tmp_path, "--temperature", "0.9", "--top-k", "20")
+        assert "draft: asked ngram, got none: temperature is above 0" in out
+        again = run_json(capsys, tiny, tmp_path, "--temperature", "0.9", "--top-k", "20")
+        assert again["token_ids"] == data["token_ids"]
+        other = run_json(capsys, tiny, tmp_path, "--temperature", "0.9", "--top-k", "20", "--seed", "5")
+        assert other["token_ids"] != data["token_ids"]
+
+    def test_checking_mode_changes_nothing(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        plain = run_json(capsys, tiny, tmp_path, "--no-compare")
+        checked = run_json(capsys, tiny, tmp_path, "--check", draft="nextn")
+        assert (checked["token_ids"], checked["same_text"]) == (plain["token_ids"], True)
+
+
+class TestTrace:
+    def test_opens_and_shows_every_phase_on_its_track(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        data = run_json(capsys, tiny, tmp_path, draft="nextn")
+        assert data["trace"] == str(tmp_path / "trace.json.gz")
+        trace = read_chrome(tmp_path / "trace.json.gz")
+        check_no_overlap(trace.events)
+        tracks: dict[str, set[str]] = {}
+        for event in trace.events:
+            if isinstance(event, Slice):
+                tracks.setdefault(event.track, set()).add(event.name)
+        assert tracks == {
+            "main": {"prefill", "draft", "verify", "accept", "extend"},
+            "plan": {"verify plan", "extend plan A", "extend plan B"},
+            "host": {"schedule", "publish"},
+        }
+        verify = next(event for event in trace.events if isinstance(event, Slice) and event.name == "verify")
+        assert {"route", "reason", "bucket", "width", "rows", "padded_rows"} <= {*verify.args}
+        runs = {row["phase"]: row["runs"] for row in data["phases"]}
+        for phase, count in runs.items():
+            assert sum(isinstance(e, Slice) and e.name == phase for e in trace.events) == count
+        assert trace.metadata["dropped"] == 0
+
+    def test_that_cannot_be_written_keeps_the_answer(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
+        data = run_json(capsys, tiny, tmp_path / "missing")
+        assert len(data["token_ids"]) == 12
+        assert data["trace"] is None
+        assert "cannot write the trace" in data["trace_error"]
+        out, _ = run(capsys, tiny, tmp_path / "missing")
+        assert out.startswith(data["text"] + "\n")
+        assert "no trace: cannot write the trace" in out
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestPlan:
+    def test_shows_every_decision_and_reads_no_weights(
+        self, capsys: Capture, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def no_weights(*_: object, **__: object) -> None:
+            raise AssertionError("weights were loaded")
+
+        monkeypatch.setattr("slipstream.llm.load_llama", no_weights)
+        assert main(["plan", str(tiny.path), "--draft", "nextn", "--max-requests", "3"]) == 0
+        out = capsys.readouterr().out
+        assert "llama, 2 layers of 64, 4 heads on 2, vocabulary 320" in out
+        for words in ("at most 3 requests run", "no head was given, so it is random", "the file holds 4-bit blocks"):
+            assert words in " ".join(out.split())
+
+    def test_json_has_the_plan_and_its_decisions(self, capsys: Capture, tiny: Fleet) -> None:
+        assert main(["plan", str(tiny.path), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["plan"]["width"] == 4
+        assert data["plan"]["graph_mode"] == "full"
+        assert data["plan"]["buckets"] == [1, 2, 4, 8]
+        assert {d["what"] for d in data["decisions"]} >= {"device", "dtype", "draft", "buckets", "num_pages"}
+        assert data["model"]["num_layers"] == 2
+
+
+class TestOthers:
+    def test_env_says_what_a_bug_report_needs(self, capsys: Capture) -> None:
+        assert main(["env", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert {"python", "torch", "slipstream", "processor", "memory", "device cpu", "models cached"} <= {*facts}
+        assert main(["env"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == len(facts)
+
+    def test_version(self, capsys: Capture) -> None:
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out.strip() == __version__
+
+    @pytest.mark.parametrize("command", ["", *OPTIONS])
+    def test_help_describes_every_option(self, capsys: Capture, command: str) -> None:
+        assert main([*command.split(), "--help"]) == 0
+        out = capsys.readouterr().out
+        for option in OPTIONS.get(command, "").split():
+            assert f"--{option}" in out
+
+
+@pytest.fixture(scope="module")
+def long_tiny(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """The eight prompts are long for a vocabulary of bytes."""
+    return Fleet(write_tiny_gguf(tmp_path_factory.mktemp("long") / "tiny.gguf", tie=False, context=2048))
+
+
+class TestBenchDecode:
+    KEYS = frozenset(
+        "plain_tok_s spec_tok_s speedup mean_advanced acceptance_by_position greedy_equal replays eager "
+        "eager_reasons padded_rows host_share peak_rss_mb model dtype draft".split()
+    )
+
+    def bench(self, capsys: Capture, tiny: Fleet, *arguments: str) -> tuple[str, dict[str, Any]]:
+        common = ["bench", "decode", str(tiny.path), "--threads", "1", "--repeats", "1", "--max-tokens", "4"]
+        assert main([*common, *arguments]) == 0
+        out = capsys.readouterr().out
+        *table, last = out.splitlines()
+        return "\n".join(table), json.loads(last)
+
+    def test_ends_in_one_json_line_with_every_figure(self, capsys: Capture, long_tiny: Fleet) -> None:
+        table, record = self.bench(capsys, long_tiny, "--json", "--draft", "nextn")
+        assert table == ""
+        assert record.keys() >= self.KEYS
+        assert (record["workload"], record["model"], record["draft"]) == ("decode", "tiny", "nextn")
+        assert record["greedy_equal"] is True
+        assert len(record["by_prompt"]) == 8
+        assert record["replays"] > 0
+        assert (record["eager"], record["eager_reasons"]) == (0, {})
+        assert record["plain_tok_s"] > 0
+        assert record["spec_tok_s"] > 0
+
+    def test_shows_a_table_before_it(self, capsys: Capture, long_tiny: Fleet) -> None:
+        table, record = self.bench(capsys, long_tiny, "--batch", "8", "--eager", "--buckets", "4")
+        assert all(name in table for name in ("chat1", "copy1", "speed-up"))
+        assert record["batch"] == 8
+        assert len(record["by_prompt"]) == 1
+        assert record["eager"] > 0
+        assert any("8 requests exceed the largest bucket 4" in reason for reason in record["eager_reasons"])
+        assert record["eager_tok_s"] > 0
+
+    def test_texts_that_differ_are_a_finding(
+        self, capsys: Capture, long_tiny: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = decode.complete
+        odd = iter(range(10_000))
+
+        def differ(engine: Any, prompts: Any, sampling: Any) -> Any:
+            return [replace(answer, token_ids=[next(odd)]) for answer in whole(engine, prompts, sampling)]
+
+        monkeypatch.setattr(decode, "complete", differ)
+        arguments = ["--threads", "1", "--repeats", "1", "--max-tokens", "2", "--json", "--batch", "8"]
+        assert main(["bench", "decode", str(long_tiny.path), *arguments]) == 1
+        assert json.loads(capsys.readouterr().out)["greedy_equal"] is False
