@@ -1,7 +1,7 @@
 """Engines on one small model, made quickly: weights are loaded once a dtype, plain answers kept.
 
-    fleet.engine(dtype="q4", draft="ngram", num_steps=5, buckets=(3,))
-    fleet.plain(dtype, prompt, 32)          what plain, eager decoding of this prompt alone gives
+fleet.engine(dtype="q4", draft="ngram", num_steps=5, buckets=(3,))
+fleet.plain(dtype, prompt, 32)          what plain, eager decoding of this prompt alone gives
 """
 
 from __future__ import annotations

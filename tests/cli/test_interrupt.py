@@ -41,7 +41,13 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_keeps_what_there_is(endless: Path, tmp_path: Path, as_json: bool) -> None:
     marker, trace = tmp_path / "first", tmp_path / "trace.json.gz"
-    limits = "--max-tokens 1000000 --max-model-len 100000 --max-requests 1 --page-size 64 --threads 1".split()
+    limits = [
+        "--max-tokens=1000000",
+        "--max-model-len=100000",
+        "--max-requests=1",
+        "--page-size=64",
+        "--threads=1",
+    ]
     arguments = ["run", str(endless), "--prompt", "hello", "--raw", *limits, "--trace", str(trace)]
     process = subprocess.Popen(
         [sys.executable, "-c", WATCHED, str(marker), *arguments, *["--json"] * as_json],

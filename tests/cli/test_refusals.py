@@ -90,7 +90,16 @@ class TestModels:
         assert "Did you mean 'smollm2'?" in line
 
     def test_a_head_that_is_not_there(self, capsys: Capture, tiny: Fleet, tmp_path: Path) -> None:
-        arguments = ("run", str(tiny.path), "--prompt", "hi", "--draft", "nextn", "--head", str(tmp_path / "h"))
+        arguments = (
+            "run",
+            str(tiny.path),
+            "--prompt",
+            "hi",
+            "--draft",
+            "nextn",
+            "--head",
+            str(tmp_path / "h"),
+        )
         code, line = refused(capsys, *arguments, "--threads", "1")
         assert code == 1
         assert "there is no head at" in line
@@ -130,7 +139,9 @@ class TestRequests:
         assert code == 2
         assert "there are 3 pages in all" in line
 
-    @pytest.mark.parametrize("flag", ["--max-tokens=0", "--temperature=-1", "--top-p=0", "--top-k=-1", "--stop="])
+    @pytest.mark.parametrize(
+        "flag", ["--max-tokens=0", "--temperature=-1", "--top-p=0", "--top-k=-1", "--stop="]
+    )
     def test_sampling_that_is_not_possible(self, capsys: Capture, tiny: Fleet, flag: str) -> None:
         code, line = self.run(capsys, tiny, "--prompt", "hello", flag)
         assert code == 2
@@ -141,7 +152,10 @@ class TestFlags:
     @pytest.mark.parametrize(
         ("flags", "words"),
         [
-            (["--draft", "ngrm"], "unknown drafter 'ngrm'. Did you mean 'ngram'? Possible: nextn, ngram, none."),
+            (
+                ["--draft", "ngrm"],
+                "unknown drafter 'ngrm'. Did you mean 'ngram'? Possible: nextn, ngram, none.",
+            ),
             (["--num-steps", "0"], "num-steps 0 is not possible: a round drafts 1 to 16 tokens"),
             (["--num-steps", "-3"], "num-steps -3"),
             (["--num-steps", "1000000000000000000000000"], "a round drafts 1 to 16 tokens"),
@@ -185,7 +199,9 @@ class TestFlags:
         ],
         ids=str,
     )
-    def test_a_command_line_that_is_not_possible(self, capsys: Capture, arguments: list[str], words: str) -> None:
+    def test_a_command_line_that_is_not_possible(
+        self, capsys: Capture, arguments: list[str], words: str
+    ) -> None:
         code, line = refused(capsys, *arguments)
         assert code == 2
         assert words.lower() in line.lower()

@@ -104,7 +104,9 @@ class TestRefusals:
         expected = tiny.plain("f32", llm.tokenizer.encode(good), 8)
         assert [c.token_ids for c in completions] == [expected, [], [], [], expected]
         assert [c.finish_reason for c in completions] == ["length", "error", "error", "error", "length"]
-        for completion, words in zip(completions[1:4], ["empty", "context holds 128", "Unicode"], strict=True):
+        for completion, words in zip(
+            completions[1:4], ["empty", "context holds 128", "Unicode"], strict=True
+        ):
             assert completion.error is not None
             assert words in completion.error
             assert "\n" not in completion.error

@@ -104,7 +104,9 @@ def test_a_request_of_full_length_has_pages_for_a_round_more(page_size: int, num
 def test_every_setting_has_exactly_one_decision() -> None:
     names = [d.what for d in plan().decisions]
     assert len(set(names)) == len(names)
-    assert {"dtype", "threads", "draft", "num_steps", "graph", "buckets", "max_model_len", "num_pages"} <= {*names}
+    assert {"dtype", "threads", "draft", "num_steps", "graph", "buckets", "max_model_len", "num_pages"} <= {
+        *names
+    }
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,10 @@ def test_every_setting_has_exactly_one_decision() -> None:
         (EngineConfig(dtype="bf16"), "device 'cpu' cannot compute in bf16; possible: q4,f32"),
         (graph("full", ()), "list of buckets is empty"),
         (graph("none", (0,)), "bucket 0 is not possible"),
-        (spec("ngram", 3, "head.safetensors"), "a head is given, but the drafter is 'ngram'; use --draft nextn"),
+        (
+            spec("ngram", 3, "head.safetensors"),
+            "a head is given, but the drafter is 'ngram'; use --draft nextn",
+        ),
     ],
 )
 def test_a_value_that_is_not_possible_is_named_with_what_is(config: EngineConfig, words: str) -> None:
@@ -147,7 +152,9 @@ def test_a_value_that_is_not_possible_is_named_with_what_is(config: EngineConfig
     ],
 )
 def test_an_unknown_name_gets_the_nearest(config: EngineConfig, kind: str, nearest: str) -> None:
-    with pytest.raises(UnknownNameError, match=rf"unknown {kind} .*Did you mean '{nearest}'\?.*Possible: ") as caught:
+    with pytest.raises(
+        UnknownNameError, match=rf"unknown {kind} .*Did you mean '{nearest}'\?.*Possible: "
+    ) as caught:
         plan(config)
     assert caught.value.nearest == nearest
 

@@ -55,7 +55,11 @@ class TestDispatcher:
         dispatcher = Dispatcher(GraphMode.FULL, (1, 4))
         dispatcher.fail("verify", 4, "capture failed: because")
         failed = dispatcher.dispatch("verify", 3, 4)
-        assert (failed.route, failed.key.num_reqs, failed.reason) == (Route.EAGER, 4, "capture failed: because")
+        assert (failed.route, failed.key.num_reqs, failed.reason) == (
+            Route.EAGER,
+            4,
+            "capture failed: because",
+        )
         assert dispatcher.dispatch("verify", 3, 1).route is Route.REPLAY
         assert dispatcher.dispatch("extend", 3, 4).route is Route.REPLAY
 

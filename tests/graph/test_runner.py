@@ -90,7 +90,9 @@ class TestRun:
         for num_requests in (3, 3, 1, 5):
             small.run(num_requests, 2)
         phases = small.runner.stats.phases
-        assert {key: (p.replays, p.eager, p.requests, p.rows, p.padded_rows) for key, p in phases.items()} == {
+        assert {
+            key: (p.replays, p.eager, p.requests, p.rows, p.padded_rows) for key, p in phases.items()
+        } == {
             ("verify", 4, 2): (2, 0, 6, 16, 4),
             ("verify", 1, 2): (1, 0, 1, 2, 0),
             ("verify", 5, 2): (0, 1, 5, 10, 0),
@@ -113,11 +115,11 @@ class TestRun:
         small.run(4)
         small.buffer.data = torch.zeros(8)
         if check:
-            with pytest.raises(ReplayError, match="'verify 4x1'.*moved"):
+            with pytest.raises(ReplayError, match=r"'verify 4x1'.*moved"):
                 small.run(4)
         else:
             small.run(4)
-        with pytest.raises(ReplayError, match="'verify 1x1'.*moved"):
+        with pytest.raises(ReplayError, match=r"'verify 1x1'.*moved"):
             small.run(1)
 
 
@@ -153,7 +155,7 @@ class TestAFailedCapture:
             name: (counts.replays > 0, counts.eager > 0)
             for (name, _, _), counts in engine.stats.graphs.phases.items()
         }
-        expected = {name: (True, False) for name in ("draft", "verify", "extend")} | {phase: (False, True)}
+        expected = dict.fromkeys(("draft", "verify", "extend"), (True, False)) | {phase: (False, True)}
         assert routes == expected
         [reason] = engine.stats.graphs.eager_reasons
         assert reason.startswith(f"{phase}: capture failed: graph '{phase} 4x")

@@ -25,7 +25,9 @@ def batches(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
     token = st.integers(0, 2)  # few tokens, so that long runs are common
 
     def rows(width: int, values: st.SearchStrategy[int]) -> list[list[int]]:
-        return draw(st.lists(st.lists(values, min_size=width, max_size=width), min_size=count, max_size=count))
+        return draw(
+            st.lists(st.lists(values, min_size=width, max_size=width), min_size=count, max_size=count)
+        )
 
     return rows(steps, token | st.just(-1)), rows(steps + 1, token)
 

@@ -59,7 +59,9 @@ def test_a_shape_that_never_ran_is_guessed() -> None:
 
 def test_captures_give_the_first_times(tiny: Fleet) -> None:
     engine = tiny.engine(draft="ngram", buckets=(1, 2), max_requests=2)
-    assert set(engine.core.costs._mean_ns) == {BatchDescriptor("verify", b, w) for b in (1, 2) for w in (1, 4)}
+    assert set(engine.core.costs._mean_ns) == {
+        BatchDescriptor("verify", b, w) for b in (1, 2) for w in (1, 4)
+    }
 
 
 @pytest.mark.parametrize(("ratio", "width"), [(100.0, 1), (0.1, 4)])

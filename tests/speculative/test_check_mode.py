@@ -30,7 +30,9 @@ def forget(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
 def test_a_forgotten_buffer_is_named(tiny: Fleet, monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
     engine = tiny.engine(draft="nextn", check=True, buckets=(4,))
     forget(monkeypatch, forgotten)
-    with pytest.raises(PlanAccessError, match=rf"plan '.*_plan.*' declares that it writes {forgotten}, and did not"):
+    with pytest.raises(
+        PlanAccessError, match=rf"plan '.*_plan.*' declares that it writes {forgotten}, and did not"
+    ):
         answers(engine, tiny.prompts()[:3], greedy(8))
 
 

@@ -6,7 +6,6 @@ import torch
 
 from slipstream.config import SamplingParams
 
-
 #: Below this, every difference between two logits is -inf after the division, and zero must stay zero.
 _COLDEST = 1e-30
 

@@ -24,8 +24,7 @@ class Kernel(IntEnum):
     ROPE_STORE = 9
     ATTENTION = 10
     GATED_SILU = 11
-    ADD = 12
-    ARGMAX = 13
+    ARGMAX = 12
 
 
 class Node(ctypes.Structure):

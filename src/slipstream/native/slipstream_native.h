@@ -35,7 +35,6 @@ enum ss_op {
     SS_ROPE_STORE,
     SS_ATTENTION,
     SS_GATED_SILU,
-    SS_ADD,
     SS_ARGMAX,
     SS_OPS
 };

@@ -14,7 +14,7 @@ enum { MAX_THREADS = 64 };
 
 /* A pause is some 10 to 40 ns. A thread that waits offers its core after SPINS of them: two threads of the team may
  * have been put on one core, beside another busy process, and then the one that is waited for cannot run. */
-enum { SPINS = 100 };
+enum { SPINS = 200 };
 /* Offers before a worker without a job sleeps: some 0.3 ms, longer than the gap between two graphs of a round. */
 enum { IDLE_OFFERS = 100 };
 

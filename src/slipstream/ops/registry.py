@@ -4,13 +4,13 @@ An op is defined by plain torch code, which runs on any device. It may have a na
 function that allocates the results and returns the nodes that fill them.
 
     @op
-    def add(residual_RH, x_RH):
-        return residual_RH + x_RH
+    def argmax(logits_RV):
+        return logits_RV.argmax(-1)
 
-    @add.native
-    def _(residual_RH, x_RH):
-        out = torch.empty_like(residual_RH)
-        return Lowered(out, [make_node(Kernel.ADD, ...)])
+    @argmax.native
+    def _argmax(logits_RV):
+        out = torch.empty(logits_RV.shape[0], dtype=torch.int64)
+        return Lowered(out, [make_node(Kernel.ARGMAX, ...)])
 """
 
 from __future__ import annotations
