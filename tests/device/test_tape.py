@@ -110,19 +110,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-#: Defects of `device.tape` that no op of ours meets yet.
-OPEN = pytest.mark.xfail(strict=False, reason="device/tape.py: _step mistakes such arguments or results")
-KNOWN_BAD = (
-    "the same tensor alone and in a list",
-    "the same tensor alone and in a keyword",
-    "a number before the tensor",
-)
-
-
 class TestReplay:
-    @pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=OPEN if name in KNOWN_BAD else ()) for name in FUNCTIONS]
-    )
+    @pytest.mark.parametrize("name", FUNCTIONS)
     def test_gives_what_eager_gives_on_new_inputs(self, device: Device, name: str) -> None:
         function, static = FUNCTIONS[name], torch.randn(4, 6)
         graph = capture(device, lambda: function(static))

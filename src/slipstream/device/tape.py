@@ -194,20 +194,21 @@ def _step(node: Node) -> Callable[[list[Any]], None]:
     function, outputs, frees = node.function, node.outputs, node.frees
     slots = [(i, a.index) for i, a in enumerate(node.args) if isinstance(a, Register)]
     template = list(node.args)
-    flat = len(node.reads) == len({index for _, index in slots})  # no register inside a list or a keyword
+    leaves = tree_leaves((node.args, node.kwargs), is_leaf=lambda item: isinstance(item, Register))
+    nested = len(slots) < sum(isinstance(leaf, Register) for leaf in leaves)  # in a list or a keyword
     kwargs = node.kwargs
     single = outputs[0] if len(outputs) == 1 else None
 
     def step(registers: list[Any]) -> None:
-        if flat:
+        if nested:
+            result = function(*_decode(node.args, registers), **_decode(kwargs, registers))
+        else:
             args = template.copy()
             for position, index in slots:
                 args[position] = registers[index]
             result = function(*args, **kwargs)
-        else:
-            result = function(*_decode(node.args, registers), **_decode(kwargs, registers))
-        if single is not None:
-            registers[single] = result if isinstance(result, torch.Tensor) else tree_leaves(result)[0]
+        if single is not None and isinstance(result, torch.Tensor):
+            registers[single] = result
         else:
             tensors = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
             for index, tensor in zip(outputs, tensors, strict=True):
