@@ -1,4 +1,4 @@
-"""Build hook: compiles the native kernels when the package is installed. Without a compiler it installs all the same."""
+"""Build hook: compiles the native kernels at installation. Without a compiler it installs all the same."""
 
 import runpy
 import sys

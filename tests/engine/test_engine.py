@@ -190,7 +190,7 @@ class TestStats:
         assert stats.rounds == 3  # the second request joined one step later
         assert dict(stats.drafted) == dict(stats.accepted) == {0: 4, 1: 4, 2: 4}
         assert 0 < stats.host_share < 1
-        assert 0 < stats.graphs.replay_ns < stats.round_ns
+        assert 0 < stats.graphs.phase_ns < stats.round_ns
         assert stats.prompt_tokens == sum(map(len, prompts))
 
     def test_tokens_cut_off_at_the_end_are_advanced_but_not_given(self, tiny: Fleet) -> None:
@@ -214,6 +214,28 @@ class TestStats:
         sampled = SamplingParams(max_tokens=6, temperature=1.0, ignore_eos=True)
         complete(engine, tiny.prompts()[:1], sampled)
         assert (engine.stats.acceptance_by_position, engine.stats.mean_advanced) == ([], 1)
+
+
+class TestWhatIsUploaded:
+    def test_padding_names_no_request_and_stale_drafts_and_pages_are_gone(
+        self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A large batch full of drafts comes first, then one request, which samples and has none."""
+        monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
+        engine = tiny.engine(draft="ngram", buckets=(4,), max_requests=4)
+        answers(engine, [tiny.prompts()[3]] * 4, greedy(12))
+        assert engine.stats.drafted
+        host = engine.core.buffers.host
+        assert (host["drafts"] >= 0).any()
+        engine.add(tiny.prompts()[0], SamplingParams(max_tokens=4, temperature=1.0, ignore_eos=True))
+        engine.step()
+        request = engine.scheduler.running[0]
+        assert request.pages is not None
+        assert host["slots"].tolist() == [request.slot, 4, 4, 4]
+        assert host["greedy"].tolist() == [0] * 4
+        assert (host["drafts"] == -1).all()
+        assert host["pages"][0].nonzero().numel() == len(request.pages.pages) == 1
+        assert not host["pages"][1:].any()
 
 
 class TestSamplers:

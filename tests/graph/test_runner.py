@@ -104,7 +104,7 @@ class TestRun:
             ("main", "verify", "replay", 0),
             ("main", "verify", "eager", 0),
         ]
-        assert sum(event.dur_ns for event in events) == small.runner.stats.replay_ns
+        assert sum(event.dur_ns for event in events) == small.runner.stats.phase_ns
 
     @pytest.mark.parametrize("check", [False, True])
     def test_a_moved_buffer_is_found_at_the_first_replay_and_when_checking_at_every_one(
@@ -187,9 +187,9 @@ class TestStats:
         small.run(5)
         stats = small.runner.stats
         assert (stats.replays, stats.eager, stats.padded_rows) == (1, 1, 0)
-        assert stats.replay_ns > 0
+        assert stats.phase_ns > 0
         stats.reset()
-        assert (stats.replays, stats.eager, stats.replay_ns, dict(stats.eager_reasons)) == (0, 0, 0, {})
+        assert (stats.replays, stats.eager, stats.phase_ns, dict(stats.eager_reasons)) == (0, 0, 0, {})
         assert stats.captures == 2
 
     def test_reasons_are_counted_by_phase(self) -> None:
@@ -201,4 +201,4 @@ class TestStats:
             stats.count(dispatch, 2, 5)
         reason = "graphs are off (--graph none)"
         assert stats.eager_reasons == {f"draft: {reason}": 1, f"verify: {reason}": 2}
-        assert stats.replay_ns == 15
+        assert stats.phase_ns == 15

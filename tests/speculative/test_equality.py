@@ -182,6 +182,19 @@ class TestSampledRequests:
         assert self.serve(tiny, others_short, draft="nextn")[1] == text
         assert self.serve(tiny, mixed, draft="nextn", page_size=4, num_pages=30)[1] == text
 
+    def test_verify_no_draft_even_where_it_would_hold(self, tiny: Fleet) -> None:
+        """A head that foresees the sampled text: behind its first draft the target's argmax would slip in."""
+        prompts = tiny.prompts()[1:3]
+        order = [(prompts[0], self.SAMPLED), (prompts[1], greedy(TOKENS))]
+        text = self.serve(tiny, order, draft="none")
+        truth = {tuple(p): p + text[i] + [0] * 8 for i, p in enumerate(prompts)}
+        head = OracleHead(truth, tiny.loaded().target.config.vocab_size)
+        head.engine = engine = tiny.engine_with_head(head)
+        for prompt, sampling in order:
+            engine.add(prompt, sampling)
+        assert drain(engine) == text
+        assert engine.stats.drafted[0] < TOKENS  # the greedy request's rounds only, each of 4 tokens
+
     def test_differ_by_seed_and_by_request(self, tiny: Fleet) -> None:
         prompt = tiny.prompts()[1]
         two = [(prompt, self.SAMPLED)] * 2

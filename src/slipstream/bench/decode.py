@@ -144,7 +144,7 @@ def _warm_up(loaded: LoadedModel, series: dict[str, Series], prompt: Prompt) -> 
     ids = chat_ids(loaded.tokenizer, prompt.user)
     for measured in series.values():
         complete(measured.engine, [ids], SamplingParams(max_tokens=8, ignore_eos=True))
-        measured.engine.stats.reset()
+        measured.engine.reset_stats()
 
 
 def _record(
@@ -192,6 +192,7 @@ def _record(
         "weight_mb": loaded.target.weight_bytes / 1e6,
         "by_prompt": by_prompt,
         "phases": phase_rows(stats),
+        "kernel_ms": {kernel: spent / 1e6 for kernel, spent in spec.engine.kernel_ns().items()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     if "eager" in series:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench.tables import acceptance, console, phase_rows, round_table, speed
+from slipstream.bench.tables import acceptance, console, kernel_shares, phase_rows, round_table, speed
 from slipstream.config import EngineConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
 from slipstream.engine.stats import EngineStats
+from slipstream.errors import SlipstreamError
 from slipstream.llm import (
     LoadedModel,
     build_engine,
@@ -53,6 +54,7 @@ class RunReport:
 
     Attributes:
         first_token_s: from the start of the command to the first token, loading included.
+        kernel_ns: time inside the replays by native kernel.
         plain: statistics of plain decoding, or None where there was no comparison.
         same_text: whether plain decoding gave the same tokens, or None.
     """
@@ -60,6 +62,7 @@ class RunReport:
     plan: EnginePlan
     stats: EngineStats
     prompt_tokens: int
+    kernel_ns: dict[str, int] = field(default_factory=dict)
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = "abort"
@@ -89,6 +92,7 @@ class RunReport:
             "acceptance_by_position": stats.acceptance_by_position,
             "host_share": stats.host_share,
             "phases": phase_rows(stats),
+            "kernel_ms": {kernel: spent / 1e6 for kernel, spent in self.kernel_ns.items()},
             "decisions": self.plan.decisions,
             "trace": str(self.trace) if self.trace else None,
             "trace_error": self.trace_error,
@@ -113,6 +117,8 @@ class RunReport:
         if self.plan.draft != "none":
             out.print(f"mean advanced {stats.mean_advanced:.2f}; acceptance by position  {acceptance(stats)}")
         out.print(round_table(stats))
+        if self.kernel_ns:
+            out.print(f"inside the replays: {kernel_shares(self.kernel_ns)}")
         prefill_ms = stats.prefill_ns / 1e6
         out.print(f"prefill: eager, {stats.prompt_tokens} rows, {prefill_ms:.0f} ms (it is not captured)")
         for decision in self.plan.decisions:
@@ -167,6 +173,7 @@ def _answer(
                 sys.stdout.write(output.text)
                 sys.stdout.flush()
     finally:
+        report.kernel_ns = engine.kernel_ns()
         if not order.quiet and report.token_ids:
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -183,8 +190,6 @@ def _compare(loaded: LoadedModel, prompt_ids: list[int], order: RunOrder, report
 
 
 def _write_trace(order: RunOrder, recorder: Recorder, report: RunReport) -> None:
-    from slipstream.errors import SlipstreamError
-
     try:
         report.trace = write_chrome(order.trace, recorder.events(), metadata={"dropped": recorder.dropped})
     except SlipstreamError as error:

@@ -57,7 +57,7 @@ def round_table(stats: EngineStats) -> Table:
             f"{row['ms']:.0f}",
             f"{row['share']:.1%}",
         )
-    host_ms = (stats.round_ns - stats.graphs.replay_ns) / 1e6
+    host_ms = (stats.round_ns - stats.graphs.phase_ns) / 1e6
     what = "plans, accept, schedule, publish"
     table.add_row("host", "", what, "", "", "", "", "", "", f"{host_ms:.0f}", f"{stats.host_share:.1%}")
     return table
@@ -66,6 +66,13 @@ def round_table(stats: EngineStats) -> Table:
 def speed(stats: EngineStats) -> float:
     """Return decode tokens a second: tokens of rounds over the time of rounds; 0 before the first."""
     return stats.round_tokens / stats.round_ns * 1e9 if stats.round_ns else 0.0
+
+
+def kernel_shares(kernel_ns: dict[str, int]) -> str:
+    """Return the kernels' shares of the time inside replays, largest first, for people."""
+    total = sum(kernel_ns.values())
+    ordered = sorted(kernel_ns.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kernel} {spent / total:.1%}" for kernel, spent in ordered if spent >= 0.005 * total)
 
 
 def acceptance(stats: EngineStats) -> str:

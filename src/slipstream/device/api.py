@@ -116,6 +116,10 @@ class Graph(ABC):
         """
 
     @abstractmethod
+    def spent_ns(self) -> dict[str, int]:
+        """Return the time of all replays so far by kernel, in nanoseconds; empty where the device cannot tell."""
+
+    @abstractmethod
     def topology(self) -> list[dict[str, Any]]:
         """Return the captured nodes in order: index, op, stream, inputs (node indices)."""
 

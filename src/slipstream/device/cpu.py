@@ -18,7 +18,7 @@ import torch
 
 from slipstream.device.api import Device, Event, Gate, Graph, Stream
 from slipstream.device.caps import Caps
-from slipstream.device.native_replay import ArenaPool, native_replay
+from slipstream.device.native_replay import ArenaPool, NativeReplay, native_replay
 from slipstream.device.tape import Tape, recording
 from slipstream.errors import CaptureError, HangError, ReplayError
 from slipstream.native import library
@@ -121,6 +121,9 @@ class CpuGraph(Graph):
                     f"graph {self.name!r}: a static input moved since the capture ({where}). "
                     "Write new values into the buffer that was captured, or capture again."
                 )
+
+    def spent_ns(self) -> dict[str, int]:
+        return self._replay.program.spent_ns() if isinstance(self._replay, NativeReplay) else {}
 
     def topology(self) -> list[dict[str, Any]]:
         nodes = self._tape.nodes if self._tape else []

@@ -13,7 +13,7 @@ the widest place and not of all places. What the graph returns stays where it is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,27 @@ class ArenaPool:
         return sum(arena.nbytes for arena in self._arenas)
 
 
-def native_replay(tape: Tape, result: Any, pool: ArenaPool) -> Callable[[], Any] | None:
-    """Return the function that replays the tape natively, or None where a node has no native form.
+@dataclass(frozen=True, slots=True)
+class NativeReplay:
+    """Runs a graph's program and gives out its results.
+
+    Attributes:
+        program: the nodes.
+        result: what the captured function returned.
+        keeps: owners of the memory that the nodes point to.
+    """
+
+    program: Program
+    result: Any
+    keeps: Any
+
+    def __call__(self) -> Any:
+        self.program.run()
+        return self.result
+
+
+def native_replay(tape: Tape, result: Any, pool: ArenaPool) -> NativeReplay | None:
+    """Return what replays the tape natively, or None where a node has no native form.
 
     Args:
         tape: a finished capture.
@@ -86,13 +105,8 @@ def native_replay(tape: Tape, result: Any, pool: ArenaPool) -> Callable[[], Any]
     for recorded in tape.nodes:
         recorded.lowered = None  # frees the intermediate results: their place is in the arena now
 
-    def replay() -> Any:
-        program.run()
-        return result
-
     # What the addresses point to has to live as long as the program.
-    replay.keeps = (arena, list(tape.static_inputs()), result)  # type: ignore[attr-defined]
-    return replay
+    return NativeReplay(program, result, (arena, list(tape.static_inputs())))
 
 
 def _storages(tensors: Iterable[Any]) -> dict[int, _Buffer]:

@@ -68,6 +68,7 @@ class Engine:
         self._state = RoundState.empty(
             plan.max_requests, core.target.config.hidden_size, core.device.torch_device
         )
+        self._kernels_before = core.runner.kernel_ns()
         self._next_id = 0
         self._requests: dict[int, Request] = {}
         self._drafters: dict[int, NgramDrafter] = {}
@@ -102,6 +103,17 @@ class Engine:
         text = request.abort()
         self._forget(request)
         return StepOutput(request_id, [], text, request.finish_reason)
+
+    def kernel_ns(self) -> dict[str, int]:
+        """Return the time inside replays by kernel since the last reset, in nanoseconds."""
+        now = self.core.runner.kernel_ns()
+        spent = {kernel: time_ns - self._kernels_before.get(kernel, 0) for kernel, time_ns in now.items()}
+        return {kernel: time_ns for kernel, time_ns in spent.items() if time_ns}
+
+    def reset_stats(self) -> None:
+        """Begin to count anew."""
+        self.stats.reset()
+        self._kernels_before = self.core.runner.kernel_ns()
 
     @property
     def busy(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from slipstream.graph.stats import GraphStats
 
@@ -56,9 +56,11 @@ class EngineStats:
     @property
     def host_share(self) -> float:
         """Time of rounds outside phases, over the time of rounds."""
-        return 1 - self.graphs.replay_ns / self.round_ns if self.round_ns else 0.0
+        return 1 - self.graphs.phase_ns / self.round_ns if self.round_ns else 0.0
 
     def reset(self) -> None:
         """Forget everything but the captures."""
         self.graphs.reset()
-        self.__init__(self.graphs)  # type: ignore[misc]
+        fresh = EngineStats(self.graphs)
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))

@@ -116,6 +116,14 @@ class GraphRunner:
             self.recorder.add(_slice(stream.name, dispatch, num_requests, started, ended))
         return result
 
+    def kernel_ns(self) -> dict[str, int]:
+        """Return the time of all replays so far by kernel, in nanoseconds, over all graphs."""
+        total: dict[str, int] = {}
+        for graph in self._graphs.values():
+            for kernel, spent in graph.spent_ns().items():
+                total[kernel] = total.get(kernel, 0) + spent
+        return total
+
     @property
     def graphs(self) -> dict[BatchDescriptor, Graph]:
         """The captured graphs by shape."""

@@ -72,6 +72,6 @@ class GraphStats:
         return sum(stats.padded_rows for stats in self.phases.values())
 
     @property
-    def replay_ns(self) -> int:
+    def phase_ns(self) -> int:
         """Time inside phases, replayed or eager, in nanoseconds."""
         return sum(stats.time_ns for stats in self.phases.values())

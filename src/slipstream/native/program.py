@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from slipstream.errors import DeviceError
 from slipstream.native import library
-from slipstream.native.node import Node
+from slipstream.native.node import Kernel, Node
 
 
 class Program:
@@ -25,6 +25,7 @@ class Program:
         if loaded is None:
             raise RuntimeError("there is no native library to run a program with")
         self._run = loaded.ss_run
+        self._spent = (ctypes.c_int64 * len(Kernel))()
 
     def run(self) -> None:
         """Run the nodes on the threads that are set for this process.
@@ -32,14 +33,12 @@ class Program:
         Raises:
             DeviceError: a kernel met a token, slot or position out of range, or had no memory.
         """
-        if self._run(self._address, self._count, library.threads(), None):
+        if self._run(self._address, self._count, library.threads(), self._spent):
             raise DeviceError(
                 "a native kernel met a token, KV slot or position out of range, or had no memory. The results "
-                "of this forward are not valid; with --check the stale input is named."
+                "of this forward are not valid. Run again with --check, which poisons stale inputs."
             )
 
-    def stamps_ns(self) -> list[int]:
-        """Run the nodes and return the monotonic time, in nanoseconds, after each."""
-        stamps = (ctypes.c_int64 * self._count)()
-        self._run(self._address, self._count, library.threads(), ctypes.addressof(stamps))
-        return list(stamps)
+    def spent_ns(self) -> dict[str, int]:
+        """Return the time of all runs so far by kernel, in nanoseconds, waits for the slowest thread included."""
+        return {kernel.name.lower(): self._spent[kernel] for kernel in Kernel if self._spent[kernel]}

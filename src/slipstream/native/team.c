@@ -35,7 +35,6 @@ static struct {
     const ss_node *nodes;
     int64_t count;
     int threads;
-    int64_t *stamps;
     barrier between_nodes; /* of the threads that run the job */
     barrier at_end;        /* of the whole team */
     unsigned seen_at_start[MAX_THREADS];
@@ -90,11 +89,18 @@ static void meet(barrier *at, int threads) {
     }
 }
 
-static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, int64_t *stamps) {
+/* spent, if not NULL, gets the time in ns of each node added to its operation's, the wait for the slowest thread
+ * included. */
+static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, int64_t *spent) {
+    int64_t last = spent ? now_ns() : 0;
     for (int64_t i = 0; i < count; i++) {
         kernels[nodes[i].op](nodes + i, thread, threads);
         meet(&team.between_nodes, threads);
-        if (stamps && thread == 0) stamps[i] = now_ns();
+        if (spent) {
+            int64_t now = now_ns();
+            spent[nodes[i].op] += now - last;
+            last = now;
+        }
     }
 }
 
@@ -148,9 +154,9 @@ static int recruit(int threads) {
     return team.workers + 1;
 }
 
-/* Run nodes in order on `threads` threads. stamps, if not NULL, gets the time in ns after each node.
- * Returns 0, or 1 where a kernel met an index out of range or no memory. */
-int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *stamps) {
+/* Run nodes in order on `threads` threads, and add each operation's time in ns to spent[SS_OPS]. Returns 0, or 1 where
+ * a kernel met an index out of range or had no memory. */
+int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *spent) {
     pthread_mutex_lock(&team.entry);
     atomic_store_explicit(&failed, 0, memory_order_relaxed);
     if (threads > 1) {
@@ -158,7 +164,7 @@ int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *stamps) {
         threads = threads < strength ? threads : strength;
     }
     if (threads <= 1) {
-        run_share(nodes, count, 0, 1, stamps);
+        run_share(nodes, count, 0, 1, spent);
     } else {
         team.nodes = nodes;
         team.count = count;
@@ -167,7 +173,7 @@ int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *stamps) {
         atomic_fetch_add_explicit(&team.generation, 1, memory_order_release);
         if (team.sleeping) pthread_cond_broadcast(&team.wake);
         pthread_mutex_unlock(&team.lock);
-        run_share(nodes, count, 0, threads, stamps);
+        run_share(nodes, count, 0, threads, spent);
         meet(&team.at_end, team.workers + 1);
     }
     int result = atomic_load_explicit(&failed, memory_order_relaxed);
