@@ -104,7 +104,7 @@ class Fleet:
         key = (dtype, kernels, tuple(prompt))
         if len(self._plain.get(key, ())) < count:
             engine = self.engine(dtype=dtype, kernels=kernels, draft="none", graph="none")
-            [answer] = complete(engine, [list(prompt)], greedy(max(count, 64)))
+            [answer] = complete(engine, [list(prompt)], greedy(max(count, 24)))
             self._plain[key] = answer.token_ids
         return self._plain[key][:count]
 

@@ -308,9 +308,9 @@ class TestRealModel:
     def test_eight_prompts_alone_and_together(
         self, smollm2: Fleet, dtype: str, draft: str, graph: str
     ) -> None:
-        prompts = self.chat(smollm2)
-        plain = [smollm2.plain(dtype, prompt, 64) for prompt in prompts]
+        prompts, count = self.chat(smollm2), 64 if dtype == "q4" else 24  # float32 takes three times as long
+        plain = [smollm2.plain(dtype, prompt, count) for prompt in prompts]
         engine = smollm2.engine(dtype=dtype, draft=draft, graph=graph)
-        assert answers(engine, prompts, greedy(64)) == plain
+        assert answers(engine, prompts, greedy(count)) == plain
         for prompt, expected in zip(prompts, plain, strict=True):
-            assert answers(engine, [prompt], greedy(64)) == [expected]
+            assert answers(engine, [prompt], greedy(count)) == [expected]

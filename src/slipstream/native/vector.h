@@ -21,7 +21,16 @@ INLINE void store8(float *p, f8 v) { memcpy(p, &v, sizeof v); }
 INLINE f8 all8(float x) { return (f8){x, x, x, x, x, x, x, x}; }
 
 /* Always in this order, so that a sum depends on its terms alone. */
-INLINE float sum8(f8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+INLINE float sum8(f8 v) {
+    typedef float f4 __attribute__((vector_size(16)));
+    typedef int32_t i4 __attribute__((vector_size(16)));
+    f4 low, high;
+    memcpy(&low, &v, sizeof low);
+    memcpy(&high, (const char *)&v + sizeof low, sizeof high);
+    f4 four = low + high;
+    f4 two = four + __builtin_shuffle(four, (i4){2, 3, 0, 1});
+    return two[0] + two[1];
+}
 
 INLINE f8 max8(f8 a, f8 b) {
     i8x take = a > b;
