@@ -17,13 +17,18 @@ PLANNED = [spec.name for spec in buffer_specs(1, 3, 1, 1) if not spec.uploaded]
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
-    write = PlanBuffers.write
+    write, out = PlanBuffers.write, PlanBuffers.out
 
     def forgets(self: PlanBuffers, name: str, value: torch.Tensor) -> None:
         if name != forgotten:
             write(self, name, value)
 
+    def elsewhere(self: PlanBuffers, name: str, rows: int) -> torch.Tensor:
+        buffer = out(self, name, rows)
+        return buffer.clone() if name == forgotten else buffer
+
     monkeypatch.setattr(PlanBuffers, "write", forgets)
+    monkeypatch.setattr(PlanBuffers, "out", elsewhere)
 
 
 @pytest.mark.parametrize("forgotten", PLANNED)

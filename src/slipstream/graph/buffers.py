@@ -123,6 +123,11 @@ class PlanBuffers:
         self._allow(name, self._reads, "read")
         return self._buffers.view(name, rows)
 
+    def out(self, name: str, rows: int) -> torch.Tensor:
+        """Return the first `rows` rows of a buffer that the plan declares as written."""
+        self._allow(name, self._writes, "write")
+        return self._buffers.view(name, rows)
+
     def write(self, name: str, value: torch.Tensor) -> None:
         """Copy `value` into the first rows of a buffer that the plan declares as written."""
         self._allow(name, self._writes, "write")

@@ -1,6 +1,7 @@
 /* The kernels, compiled once for each instruction set: SS_TABLE names the table of this build. */
 #include "attention.h"
 #include "linear.h"
+#include "rounds.h"
 #include "rows.h"
 
 const ss_kernel SS_TABLE[SS_OPS] = {
@@ -17,4 +18,8 @@ const ss_kernel SS_TABLE[SS_OPS] = {
     [SS_ATTENTION] = attention,
     [SS_GATED_SILU] = gated_silu,
     [SS_ARGMAX] = argmax,
+    [SS_PLAN_ROWS] = plan_rows,
+    [SS_VERIFY_IDS] = verify_ids,
+    [SS_ACCEPT_COUNTS] = accept_counts,
+    [SS_COMMIT] = commit,
 };

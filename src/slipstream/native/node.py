@@ -25,6 +25,10 @@ class Kernel(IntEnum):
     ATTENTION = 10
     GATED_SILU = 11
     ARGMAX = 12
+    PLAN_ROWS = 13
+    VERIFY_IDS = 14
+    ACCEPT_COUNTS = 15
+    COMMIT = 16
 
 
 class Node(ctypes.Structure):

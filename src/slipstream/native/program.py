@@ -9,6 +9,29 @@ from slipstream.errors import DeviceError
 from slipstream.native import library
 from slipstream.native.node import Kernel, Node
 
+OUT_OF_RANGE = (
+    "a native kernel met a token, KV slot or position out of range, or had no memory. The results of this forward "
+    "are not valid. Run again with --check, which poisons stale inputs."
+)
+
+
+def run_nodes(nodes: Sequence[Node], threads: int) -> None:
+    """Run a few nodes once.
+
+    Raises:
+        DeviceError: as `Program.run`.
+    """
+    loaded = library.load()
+    if loaded is None:
+        raise RuntimeError("there is no native library to run nodes with")
+    if len(nodes) == 1:
+        failed = loaded.ss_run(ctypes.addressof(nodes[0]), 1, threads, None)
+    else:
+        array = (Node * len(nodes))(*nodes)
+        failed = loaded.ss_run(ctypes.addressof(array), len(nodes), threads, None)
+    if failed:
+        raise DeviceError(OUT_OF_RANGE)
+
 
 class Program:
     """Nodes in order. Whoever makes one keeps alive what its addresses point to.
@@ -34,10 +57,7 @@ class Program:
             DeviceError: a kernel met a token, slot or position out of range, or had no memory.
         """
         if self._run(self._address, self._count, library.threads(), self._spent):
-            raise DeviceError(
-                "a native kernel met a token, KV slot or position out of range, or had no memory. The results "
-                "of this forward are not valid. Run again with --check, which poisons stale inputs."
-            )
+            raise DeviceError(OUT_OF_RANGE)
 
     def spent_ns(self) -> dict[str, int]:
         """Return the time of all runs so far by kernel, in nanoseconds, waits for the slowest thread included."""

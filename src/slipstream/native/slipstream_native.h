@@ -36,6 +36,10 @@ enum ss_op {
     SS_ATTENTION,
     SS_GATED_SILU,
     SS_ARGMAX,
+    SS_PLAN_ROWS,
+    SS_VERIFY_IDS,
+    SS_ACCEPT_COUNTS,
+    SS_COMMIT,
     SS_OPS
 };
 

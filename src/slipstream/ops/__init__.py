@@ -20,6 +20,7 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
+from slipstream.ops.rounds import accept_counts, commit, plan_rows, verify_ids
 from slipstream.ops.rows import (
     concat_rows,
     embedding,
@@ -41,8 +42,10 @@ __all__ = [
     "PackedQ8Matrix",
     "Q4Matrix",
     "Q8Matrix",
+    "accept_counts",
     "argmax",
     "attention_context",
+    "commit",
     "concat_rows",
     "embedding",
     "gated_silu",
@@ -50,10 +53,12 @@ __all__ = [
     "linear",
     "logits",
     "paged_attention",
+    "plan_rows",
     "rms_norm",
     "rope_and_store",
     "rope_rows",
     "select_rows",
     "stack_columns",
     "to_float",
+    "verify_ids",
 ]

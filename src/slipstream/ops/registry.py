@@ -22,7 +22,7 @@ import torch
 
 from slipstream.device.tape import Lowered, active_tape
 from slipstream.native import library
-from slipstream.native.program import Program
+from slipstream.native.program import run_nodes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -31,10 +31,11 @@ Result = TypeVar("Result")
 class Op(Generic[Params, Result]):
     """A function with a torch definition and, perhaps, a native form."""
 
-    def __init__(self, definition: Callable[Params, Result]) -> None:
+    def __init__(self, definition: Callable[Params, Result], *, small: bool = False) -> None:
         self.definition = definition
         self.name = definition.__name__
         self.__doc__ = definition.__doc__
+        self._small = small
         self._lower: Callable[..., Lowered | None] | None = None
 
     def native(self, lower: Callable[..., Lowered | None]) -> Callable[..., Lowered | None]:
@@ -55,7 +56,7 @@ class Op(Generic[Params, Result]):
         if lowered is None:
             return self.definition(*args, **kwargs)
         if lowered.nodes:
-            Program(lowered.nodes).run()
+            run_nodes(lowered.nodes, 1 if self._small else library.threads())
         tape = active_tape()
         if tape is not None:
             tape.note_lowered(lowered)
@@ -72,6 +73,11 @@ class Op(Generic[Params, Result]):
 def op(function: Callable[Params, Result]) -> Op[Params, Result]:
     """Make `function` an op. It must not read a device value on the host unless its result hides it."""
     return Op(function)
+
+
+def small_op(function: Callable[Params, Result]) -> Op[Params, Result]:
+    """Make `function` an op whose native form is not worth waking other threads for."""
+    return Op(function, small=True)
 
 
 def float_row_major(*tensors: torch.Tensor) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream import ops
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -28,12 +30,6 @@ def accept_greedy(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Accep
     Args:
         candidates_BS: int64 [B, num_steps], the drafts in order; -1 is no draft. May have no column.
         target_BW: int64 [B, num_steps + 1], the target's argmax behind the bonus token and each draft.
-
-    Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023, at temperature 0.
     """
-    if candidates_BS.shape[1] == 0:
-        return Accepted(torch.ones_like(target_BW[:, 0]), target_BW, target_BW[:, 0])
-    held_BS = (candidates_BS == target_BW[:, :-1]).long().cumprod(1)
-    accepted_B = held_BS.sum(1)
-    bonus_B = target_BW.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
-    return Accepted(accepted_B + 1, target_BW, bonus_B)
+    advanced_B, bonus_B = ops.accept_counts(candidates_BS, target_BW)
+    return Accepted(advanced_B, target_BW, bonus_B)

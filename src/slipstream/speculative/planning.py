@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream import ops
 from slipstream.errors import PlanAccessError
 from slipstream.graph.buffers import PlanBuffers, StepBuffers
-from slipstream.kv.cache import slots_of
 from slipstream.speculative.state import RoundState
 
 #: What every plan function may read: the batch's request slots and page tables, uploaded by the scheduler.
@@ -43,6 +43,7 @@ class PlanContext:
     Attributes:
         bucket: request slots of the shape that is planned, padding included.
         page_size: slots a page.
+        slots_B: int64, the batch's pool rows.
     """
 
     def __init__(
@@ -53,17 +54,21 @@ class PlanContext:
         self._access = access
         self._state = state
         self._buffers = PlanBuffers(buffers, access.name, access.reads, access.writes)
-        self._slots_B = self._buffers.read("slots", bucket)
+        self.slots_B = self._buffers.read("slots", bucket)
 
     def state(self, field: str) -> torch.Tensor:
-        """Return a declared state field at the batch's request slots, [bucket, ...]."""
+        """Return a declared state field, all rows of the pool: [M, ...]."""
         if field not in self._access.state:
             declared = ", ".join(sorted(self._access.state)) or "nothing"
             raise PlanAccessError(
                 f"plan {self._access.name!r} may not read state {field!r}; it declares: {declared}."
             )
-        rows: torch.Tensor = getattr(self._state, field).index_select(0, self._slots_B)
-        return rows
+        pool: torch.Tensor = getattr(self._state, field)
+        return pool
+
+    def gather(self, field: str) -> torch.Tensor:
+        """Return a declared state field at the batch's request slots, [bucket, ...]."""
+        return self.state(field).index_select(0, self.slots_B)
 
     def read(self, name: str) -> torch.Tensor:
         """Return the bucket's rows of a declared buffer."""
@@ -73,9 +78,21 @@ class PlanContext:
         """Copy `value` into the first rows of a declared buffer."""
         self._buffers.write(name, value)
 
-    def kv_slots(self, positions_BW: torch.Tensor) -> torch.Tensor:
-        """Return the KV slots of positions, int64 [bucket, W]."""
-        return slots_of(self.read("pages"), positions_BW, self.page_size)
+    def out(self, name: str, width: int = 1) -> torch.Tensor:
+        """Return the first bucket x width rows of a declared buffer, for an op to write."""
+        return self._buffers.out(name, self.bucket * width)
+
+    def rows(self, phase: str, width: int, offset: int = 0, suffix: str = "") -> None:
+        """Write a phase's positions and KV slots: `width` rows a request, behind its committed tokens."""
+        ops.plan_rows(
+            self.state("lengths_M"),
+            self.slots_B,
+            self.read("pages"),
+            self.page_size,
+            offset,
+            self.out(f"{phase}.positions{suffix}", width),
+            self.out(f"{phase}.slots{suffix}", width),
+        )
 
 
 class PlanFunction:

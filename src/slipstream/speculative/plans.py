@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import torch
 
+from slipstream import ops
 from slipstream.graph.buffers import BufferSpec
 from slipstream.speculative.accept import Accepted
 from slipstream.speculative.planning import PlanContext, PlanFunction, plan_function
@@ -67,39 +68,31 @@ def draft_plan_for(num_steps: int) -> PlanFunction:
 
     @plan_function(state=("lengths_M", "candidate_M", "hidden_MH"), writes=writes)
     def draft_plan(plan: PlanContext) -> None:
-        lengths_B = plan.state("lengths_M")
-        plan.write("draft.ids", plan.state("candidate_M"))
-        plan.write("draft.hidden", plan.state("hidden_MH"))
+        plan.write("draft.ids", plan.gather("candidate_M"))
+        plan.write("draft.hidden", plan.gather("hidden_MH"))
         for step in forwards:
-            positions_B1 = (lengths_B + step).unsqueeze(1)
-            plan.write(f"draft.positions.{step}", positions_B1.squeeze(1))
-            plan.write(f"draft.slots.{step}", plan.kv_slots(positions_B1).squeeze(1))
+            plan.rows("draft", 1, offset=step, suffix=f".{step}")
 
     return draft_plan
 
 
 @plan_function(state=("lengths_M", "bonus_M"), writes=("verify.ids", "verify.positions", "verify.slots"))
-def verify_plan(plan: PlanContext, candidates_BS: torch.Tensor) -> None:
+def verify_plan(plan: PlanContext, drafts_BS: torch.Tensor) -> None:
     """Rows of a request: the bonus token, then its drafts, at the positions behind the committed ones.
 
     Args:
         plan: the batch.
-        candidates_BS: int64 drafts, -1 for none; read after draft.
+        drafts_BS: int64, -1 for none; read after draft.
     """
-    positions_BW = _positions(plan.state("lengths_M"), candidates_BS.shape[1] + 1)
-    # A missing draft still has a row, which has to hold some token; accept compares with the -1.
-    ids_BW = torch.cat((plan.state("bonus_M").unsqueeze(1), candidates_BS.clamp_min(0)), dim=1)
-    plan.write("verify.ids", ids_BW.view(-1))
-    plan.write("verify.positions", positions_BW.view(-1))
-    plan.write("verify.slots", plan.kv_slots(positions_BW).view(-1))
+    width = drafts_BS.shape[1] + 1
+    plan.rows("verify", width)
+    ops.verify_ids(plan.state("bonus_M"), plan.slots_B, drafts_BS, plan.out("verify.ids", width))
 
 
 @plan_function(state=("lengths_M",), writes=("extend.positions", "extend.slots"))
 def extend_plan_a(plan: PlanContext, width: int) -> None:
     """The geometry of extend, over the full width. Reads nothing that verify or accept writes."""
-    positions_BW = _positions(plan.state("lengths_M"), width)
-    plan.write("extend.positions", positions_BW.view(-1))
-    plan.write("extend.slots", plan.kv_slots(positions_BW).view(-1))
+    plan.rows("extend", width)
 
 
 @plan_function(writes=("extend.ids", "extend.hidden", "extend.rows"))
@@ -110,7 +103,3 @@ def extend_plan_b(plan: PlanContext, accepted: Accepted, hidden_RH: torch.Tensor
     plan.write("extend.ids", accepted.tokens_BW.reshape(-1))
     plan.write("extend.hidden", hidden_RH)
     plan.write("extend.rows", first_rows_B + accepted.advanced_B - 1)
-
-
-def _positions(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
-    return lengths_B.unsqueeze(1) + torch.arange(width, device=lengths_B.device)

@@ -96,17 +96,17 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     with main:
         buffers.upload()
         if parts.draft_plan is None:
-            candidates_BS = buffers.view("drafts", bucket)[:, : width - 1]
+            drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
         else:
             parts.draft_plan(*shape)
             draft_as = runner.dispatcher.dispatch("draft", num_requests, 1)
-            candidates_BS = runner.run(draft_as, num_requests, main)
-        # A request that samples verifies no draft.
-        candidates_BS = candidates_BS.masked_fill(buffers.view("greedy", bucket)[:, None] == 0, -1)
+            drafts_BS = runner.run(draft_as, num_requests, main)
+        if batch.choose is not None:  # a request that samples verifies no draft
+            drafts_BS = drafts_BS.masked_fill(buffers.view("greedy", bucket)[:, None] == 0, -1)
 
     _wait(parts, plan, main, "draft")
     with plan, parts.recorder.slice(names.PLAN, names.VERIFY_PLAN):
-        plans.verify_plan(*shape, candidates_BS)
+        plans.verify_plan(*shape, drafts_BS)
     _wait(parts, main, plan, "verify plan")
 
     if parts.draft_plan is not None:
@@ -118,10 +118,8 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         target_BW = verified.tokens_R.view(bucket, width)
         if batch.choose is not None:
             target_BW = batch.choose(verified.logits_RV, target_BW)
-        accepted = accept_greedy(candidates_BS, target_BW)
-        advanced_B, bonus_B = accepted.advanced_B[:num_requests], accepted.bonus_B[:num_requests]
-        lengths_B = state.lengths_M.index_select(0, slots_B) + advanced_B
-        committed = state.put(slots_B, lengths_M=lengths_B, bonus_M=bonus_B)
+        accepted = accept_greedy(drafts_BS, target_BW)
+        committed = state.commit(slots_B, accepted.advanced_B, accepted.bonus_B)
 
     if parts.draft_plan is None:
         return RoundResult(committed, accepted, num_requests)
