@@ -101,6 +101,7 @@ def load_model(
 
 def build_engine(loaded: LoadedModel, plan: EnginePlan, recorder: Recorder | None = None) -> Engine:
     """Make an engine on loaded weights: caches, static buffers, captured graphs."""
+    library.use(plan.kernels == "native", plan.threads)
     head: NextnHead | None = None
     if plan.draft == "nextn":
         head = load_head(plan.head, loaded.target) if plan.head else random_head(loaded.target, plan.seed)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from slipstream.config import SamplingParams
+from slipstream.config import EngineConfig, SamplingParams
 from slipstream.engine.engine import Engine
 from slipstream.errors import PromptTooLongError, RequestTooLargeError, UsageError
 from slipstream.llm import LLM, complete, stream
 from slipstream.trace import Recorder
 from tests.engines import Fleet, answers, drain, greedy
+from tests.model.tiny import write_tiny_gguf
 from tests.speculative.oracle import OracleHead
 
 
@@ -262,3 +264,13 @@ def test_tokens_come_in_steps_and_make_the_whole_answer(tiny: Fleet) -> None:
     assert [output.finish_reason for output in outputs] == [None] * (len(outputs) - 1) + ["length"]
     text = "".join(output.text for output in outputs)
     assert text == llm.tokenizer.decode(tiny.plain("f32", prompt, 24))
+
+
+def test_two_engines_with_different_kernels_live_in_one_process(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    prompts, sampling = ["abc abc abc", "some words"], SamplingParams(max_tokens=12)
+    native, torch_ = (LLM(path, EngineConfig(kernels=kernels)) for kernels in ("auto", "torch"))
+    first = [answer.token_ids for answer in native.generate(prompts, sampling)]
+    other = [answer.token_ids for answer in torch_.generate(prompts, sampling)]
+    assert [answer.token_ids for answer in native.generate(prompts, sampling)] == first
+    assert [answer.token_ids for answer in torch_.generate(prompts, sampling)] == other

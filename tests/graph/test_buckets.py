@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,5 +70,5 @@ class TestDispatcher:
 def test_a_descriptor_is_a_frozen_key_that_people_can_read() -> None:
     key = BatchDescriptor("verify", 8, 4)
     assert (str(key), {key: 1}[BatchDescriptor("verify", 8, 4)]) == ("verify 8x4", 1)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         key.width = 1  # type: ignore[misc]

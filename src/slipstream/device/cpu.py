@@ -111,6 +111,8 @@ class CpuGraph(Graph):
     def replay(self) -> Any:
         if self._replay is None:
             raise ReplayError(f"graph {self.name!r} was never captured; capture it first.")
+        if isinstance(self._replay, NativeReplay):
+            return self._replay()
         with torch.inference_mode():
             return self._replay()
 

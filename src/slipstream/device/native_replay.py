@@ -47,7 +47,7 @@ class ArenaPool:
     def take(self, nbytes: int) -> torch.Tensor:
         """Return an arena of at least `nbytes`, shared with other graphs."""
         for arena in self._arenas:
-            if arena.nbytes >= nbytes:
+            if arena.nbytes >= nbytes + _ALIGNMENT:
                 return arena
         arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
         self._arenas.append(arena)

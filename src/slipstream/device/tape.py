@@ -226,6 +226,11 @@ class _Callbacks(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch asks this of every mode; to answer yes it imports its compiler first, which takes seconds.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

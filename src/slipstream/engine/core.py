@@ -13,6 +13,7 @@ from slipstream.graph.runner import GraphRunner, PhaseFunction
 from slipstream.kv.cache import KvCache
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
+from slipstream.native import library
 from slipstream.plan import EnginePlan
 from slipstream.speculative.breakeven import PhaseCosts
 from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
@@ -44,6 +45,10 @@ class EngineCore:
     round_parts: RoundParts
     costs: PhaseCosts
     recorder: Recorder
+
+    def use_kernels(self) -> None:
+        """Make this engine's kernels and threads the process's: another engine may have set its own."""
+        library.use(self.plan.kernels == "native", self.plan.threads)
 
 
 def build_core(

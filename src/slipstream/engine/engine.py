@@ -68,6 +68,7 @@ class Engine:
         self._state = RoundState.empty(
             plan.max_requests, core.target.config.hidden_size, core.device.torch_device
         )
+        self._mirrors = {name: mirror.numpy() for name, mirror in core.buffers.host.items()}
         self._kernels_before = core.runner.kernel_ns()
         self._next_id = 0
         self._requests: dict[int, Request] = {}
@@ -122,6 +123,7 @@ class Engine:
 
     def step(self) -> list[StepOutput]:
         """Run one step and return what it gave."""
+        self.core.use_kernels()
         self.scheduler.admit()
         outputs: list[StepOutput] = []
         request = self.scheduler.next_prefill()
@@ -255,11 +257,11 @@ class Engine:
 
     def _fill(self, requests: list[Request], proposals: list[Proposal]) -> None:
         """Write the host mirrors: real rows, then padding that names no request."""
-        host = {name: mirror.numpy() for name, mirror in self.core.buffers.host.items()}
-        host["slots"][:] = self.core.plan.max_requests
-        host["pages"][:] = 0
-        host["drafts"][:] = -1
-        host["greedy"][:] = 0
+        host = self._mirrors
+        host["slots"].fill(self.core.plan.max_requests)
+        host["pages"].fill(0)
+        host["drafts"].fill(-1)
+        host["greedy"].fill(0)
         for row, (request, proposal) in enumerate(zip(requests, proposals, strict=True)):
             pages = request.pages.pages if request.pages else []
             host["slots"][row] = request.slot

@@ -40,13 +40,22 @@ class Dispatcher:
         self.mode = mode
         self.buckets = tuple(buckets)
         self._failed = dict(failed or {})
+        self._known: dict[tuple[str, int, int], Dispatch] = {}
 
     def fail(self, phase: str, width: int, reason: str) -> None:
         """Note that the graphs of a phase could not be captured."""
         self._failed[phase, width] = reason
+        self._known.clear()
 
     def dispatch(self, phase: str, num_requests: int, width: int) -> Dispatch:
         """Return the route for `num_requests` requests of `width` rows in `phase`."""
+        asked = (phase, num_requests, width)
+        known = self._known.get(asked)
+        if known is None:
+            known = self._known[asked] = self._decide(phase, num_requests, width)
+        return known
+
+    def _decide(self, phase: str, num_requests: int, width: int) -> Dispatch:
         eager = BatchDescriptor(phase, num_requests, width)
         if self.mode is GraphMode.NONE:
             return Dispatch(Route.EAGER, eager, "graphs are off (--graph none)")

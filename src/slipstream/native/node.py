@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -42,6 +43,11 @@ class Node(ctypes.Structure):
     )
 
 
+#: The same structure for `struct`, which fills it several times faster than ctypes does.
+_LAYOUT = struct.Struct(f"q{_POINTERS}Q{_SIZES}qd")
+
+
 def make_node(kernel: Kernel, pointers: Sequence[int], sizes: Sequence[int], f: float = 0.0) -> Node:
     """Return a node; pointers are addresses, 0 for none."""
-    return Node(kernel, (ctypes.c_void_p * _POINTERS)(*pointers), (ctypes.c_int64 * _SIZES)(*sizes), f)
+    unused = (0,) * (_POINTERS - len(pointers)), (0,) * (_SIZES - len(sizes))
+    return Node.from_buffer_copy(_LAYOUT.pack(kernel, *pointers, *unused[0], *sizes, *unused[1], f))

@@ -105,7 +105,9 @@ def accept_counts(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> tuple
 def _accept_counts(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Lowered | None:
     if not candidates_BS.is_contiguous() or not target_BW.is_contiguous():
         return None
-    advanced_B, bonus_B = torch.empty_like(target_BW[:, 0]), torch.empty_like(target_BW[:, 0])
+    num_requests = target_BW.shape[0]
+    advanced_B = torch.empty(num_requests, dtype=torch.int64)
+    bonus_B = torch.empty(num_requests, dtype=torch.int64)
     tensors = (candidates_BS, target_BW, advanced_B, bonus_B)
     node = make_node(Kernel.ACCEPT_COUNTS, [t.data_ptr() for t in tensors], tuple(candidates_BS.shape))
     return Lowered((advanced_B, bonus_B), [node])

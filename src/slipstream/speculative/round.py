@@ -78,9 +78,8 @@ class RoundResult:
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
-        count = self.num_requests
-        settled = torch.cat((self.accepted.advanced_B[:count, None], self.accepted.tokens_BW[:count]), dim=1)
-        return [tokens[:advanced] for advanced, *tokens in settled.tolist()]
+        advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
+        return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
 
 
 @torch.inference_mode()
