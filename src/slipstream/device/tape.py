@@ -11,6 +11,7 @@ register is dropped after its last use, so that the allocator hands the same war
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,11 +123,19 @@ class Tape:
         """Take in the native form of the op that is being recorded."""
         self._lowered = lowered
 
-    def record_op(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record one of Slipstream's own ops; inside another op it is part of that op's node."""
+    def record_op(
+        self, name: str, function: Callable[..., Any], definition: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record one of Slipstream's own ops; inside another op it is part of that op's node.
+
+        A replay of an op that took no native form calls its torch definition, without looking for one again.
+        """
         if self._inside_op:
             return function(*args, **kwargs)
-        return self.record(name, self.stream(), function, args, kwargs)
+        result = self.record(name, self.stream(), function, args, kwargs)
+        if self.nodes[-1].lowered is None:
+            self.nodes[-1].function = definition
+        return result
 
     def _register(self, tensor: torch.Tensor) -> int:
         # An in-place op returns its own argument: same object, same register.
@@ -189,24 +198,46 @@ def _decode(value: Any, registers: list[Any]) -> Any:
     )
 
 
+def _resolver(value: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what reads an argument from the registers, or None where it holds no register.
+
+    Settled once a node: pytree's general walk would cost a replay more than the op that it serves.
+    """
+    if isinstance(value, Register):
+        return operator.itemgetter(value.index)
+    if isinstance(value, dict):
+        values = _resolver(list(value.values()))
+        keys = list(value)
+        return None if values is None else lambda registers: dict(zip(keys, values(registers), strict=True))
+    if type(value) not in (list, tuple):
+        return None
+    parts = [(position, _resolver(part)) for position, part in enumerate(value)]
+    moving = [(position, resolve) for position, resolve in parts if resolve is not None]
+    if not moving:
+        return None
+    template, kind = list(value), type(value)
+
+    def resolve_all(registers: list[Any]) -> Any:
+        filled = template.copy()
+        for position, resolve in moving:
+            filled[position] = resolve(registers)
+        return filled if kind is list else tuple(filled)
+
+    return resolve_all
+
+
 def _step(node: Node) -> Callable[[list[Any]], None]:
     """Return a closure that runs one node: the shape of its arguments is settled here, once."""
     function, outputs, frees = node.function, node.outputs, node.frees
-    slots = [(i, a.index) for i, a in enumerate(node.args) if isinstance(a, Register)]
-    template = list(node.args)
-    leaves = tree_leaves((node.args, node.kwargs), is_leaf=lambda item: isinstance(item, Register))
-    nested = len(slots) < sum(isinstance(leaf, Register) for leaf in leaves)  # in a list or a keyword
-    kwargs = node.kwargs
+    args, kwargs = node.args, node.kwargs
+    read_args, read_kwargs = _resolver(args), _resolver(kwargs)
     single = outputs[0] if len(outputs) == 1 else None
 
     def step(registers: list[Any]) -> None:
-        if nested:
-            result = function(*_decode(node.args, registers), **_decode(kwargs, registers))
-        else:
-            args = template.copy()
-            for position, index in slots:
-                args[position] = registers[index]
-            result = function(*args, **kwargs)
+        result = function(
+            *(args if read_args is None else read_args(registers)),
+            **(kwargs if read_kwargs is None else read_kwargs(registers)),
+        )
         if single is not None and isinstance(result, torch.Tensor):
             registers[single] = result
         else:

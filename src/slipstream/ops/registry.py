@@ -46,7 +46,7 @@ class Op(Generic[Params, Result]):
     def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         tape = active_tape()
         if tape is not None:
-            result: Result = tape.record_op(self.name, self.run, args, kwargs)
+            result: Result = tape.record_op(self.name, self.run, self.definition, args, kwargs)
             return result
         return self.run(*args, **kwargs)
 
