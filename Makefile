@@ -40,7 +40,8 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@$(BIN)/slipstream bench $(ARGS)
+	@$(BIN)/slipstream models get "$(MODEL)"
+	@$(BIN)/slipstream bench decode "$(MODEL)" $(ARGS)
 
 bench-peers: $(STAMP) .venv-peers/.installed
 	@.venv-peers/bin/python bench/peers.py $(ARGS)

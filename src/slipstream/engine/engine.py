@@ -68,6 +68,8 @@ class Engine:
         self._state = RoundState.empty(
             plan.max_requests, core.target.config.hidden_size, core.device.torch_device
         )
+        # Rows of the mirrors that an earlier batch wrote: all of them before the first.
+        self._filled_rows = max(core.plan.max_requests, *core.plan.buckets, 1)
         self._mirrors = {name: mirror.numpy() for name, mirror in core.buffers.host.items()}
         self._kernels_before = core.runner.kernel_ns()
         self._next_id = 0
@@ -257,11 +259,10 @@ class Engine:
 
     def _fill(self, requests: list[Request], proposals: list[Proposal]) -> None:
         """Write the host mirrors: real rows, then padding that names no request."""
-        host = self._mirrors
-        host["slots"].fill(self.core.plan.max_requests)
-        host["pages"].fill(0)
-        host["drafts"].fill(-1)
-        host["greedy"].fill(0)
+        host, stale = self._mirrors, slice(0, self._filled_rows)
+        for name, padding in (("slots", self.core.plan.max_requests), ("pages", 0), ("drafts", -1), ("greedy", 0)):
+            host[name][stale] = padding
+        self._filled_rows = len(requests)
         for row, (request, proposal) in enumerate(zip(requests, proposals, strict=True)):
             pages = request.pages.pages if request.pages else []
             host["slots"][row] = request.slot

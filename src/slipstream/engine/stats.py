@@ -40,8 +40,9 @@ class EngineStats:
         """Note one request's part of a round: drafts verified, tokens advanced."""
         self.request_rounds += 1
         self.advanced += advanced
-        self.drafted.update(range(drafted))
-        self.accepted.update(range(min(drafted, advanced - 1)))
+        if drafted:
+            self.drafted.update(range(drafted))
+            self.accepted.update(range(min(drafted, advanced - 1)))
 
     @property
     def mean_advanced(self) -> float:

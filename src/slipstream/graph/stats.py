@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatch
 from slipstream.graph.modes import Route
 
@@ -26,13 +27,13 @@ class GraphStats:
     """Everything that graphs did so far.
 
     Attributes:
-        phases: by (phase, bucket, width).
+        phases: by shape.
         eager_reasons: how often each reason sent a phase to the eager route.
         captures: graphs captured.
         capture_ns: time that took.
     """
 
-    phases: dict[tuple[str, int, int], PhaseStats] = field(default_factory=dict)
+    phases: dict[BatchDescriptor, PhaseStats] = field(default_factory=dict)
     eager_reasons: Counter[str] = field(default_factory=Counter)
     captures: int = 0
     capture_ns: int = 0
@@ -40,7 +41,9 @@ class GraphStats:
     def count(self, dispatch: Dispatch, num_requests: int, time_ns: int) -> None:
         """Note one run of a phase."""
         key = dispatch.key
-        stats = self.phases.setdefault((key.phase, key.num_reqs, key.width), PhaseStats())
+        stats = self.phases.get(key)
+        if stats is None:
+            stats = self.phases[key] = PhaseStats()
         if dispatch.route is Route.REPLAY:
             stats.replays += 1
         else:

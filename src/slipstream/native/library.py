@@ -14,14 +14,22 @@ ISAS = ("avx512vnni", "avx2", "portable")
 
 
 @dataclass(slots=True)
-class _Setting:
-    """What this process runs: native kernels or not, and on how many threads."""
+class Setting:
+    """What this process runs.
+
+    Attributes:
+        native: whether ops run on native kernels.
+        threads: how many threads these run on.
+        best_isa: the best instruction set here, known once the library is loaded.
+    """
 
     native: bool = False
     threads: int = 1
+    best_isa: str | None = None
 
 
-_setting = _Setting()
+#: Read by every op; changed by `use`.
+setting = Setting()
 
 
 @cache
@@ -37,14 +45,14 @@ def load() -> ctypes.CDLL | None:
     library.ss_run.restype = ctypes.c_int
     library.ss_choose.argtypes = (ctypes.c_char_p,)
     library.ss_choose.restype = ctypes.c_char_p
-    library.ss_choose(None)
+    setting.best_isa = library.ss_choose(None).decode()
     return library
 
 
 def best_isa() -> str | None:
     """Return the instruction set that native kernels would use here, or None where there are none."""
-    library = load()
-    return None if library is None else choose_isa(None)
+    load()
+    return setting.best_isa
 
 
 def choose_isa(isa: str | None) -> str:
@@ -61,15 +69,15 @@ def choose_isa(isa: str | None) -> str:
 
 def use(native: bool, threads: int) -> None:
     """Say whether ops run on native kernels from now on, and on how many threads."""
-    _setting.native = native and load() is not None
-    _setting.threads = threads
+    setting.native = native and load() is not None
+    setting.threads = threads
 
 
 def active() -> bool:
     """Return whether ops run on native kernels."""
-    return _setting.native
+    return setting.native
 
 
 def threads() -> int:
     """Return how many threads native kernels run on."""
-    return _setting.threads
+    return setting.threads

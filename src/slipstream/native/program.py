@@ -24,12 +24,8 @@ def run_nodes(nodes: Sequence[Node], threads: int) -> None:
     loaded = library.load()
     if loaded is None:
         raise RuntimeError("there is no native library to run nodes with")
-    if len(nodes) == 1:
-        failed = loaded.ss_run(ctypes.addressof(nodes[0]), 1, threads, None)
-    else:
-        array = (Node * len(nodes))(*nodes)
-        failed = loaded.ss_run(ctypes.addressof(array), len(nodes), threads, None)
-    if failed:
+    array = nodes[0] if len(nodes) == 1 else (Node * len(nodes))(*nodes)
+    if loaded.ss_run(ctypes.addressof(array), len(nodes), threads, None):
         raise DeviceError(OUT_OF_RANGE)
 
 

@@ -52,11 +52,12 @@ class Op(Generic[Params, Result]):
 
     def run(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         """Compute the result now, natively where that is set and possible."""
-        lowered = self.lower(*args, **kwargs)
+        lower = self._lower
+        lowered = lower(*args, **kwargs) if lower is not None and library.setting.native else None
         if lowered is None:
             return self.definition(*args, **kwargs)
         if lowered.nodes:
-            run_nodes(lowered.nodes, 1 if self._small else library.threads())
+            run_nodes(lowered.nodes, 1 if self._small else library.setting.threads)
         tape = active_tape()
         if tape is not None:
             tape.note_lowered(lowered)
@@ -82,4 +83,7 @@ def small_op(function: Callable[Params, Result]) -> Op[Params, Result]:
 
 def float_row_major(*tensors: torch.Tensor) -> bool:
     """Return whether native kernels can read these: float32, contiguous, in the CPU's memory."""
-    return all(t.dtype == torch.float32 and t.is_contiguous() and t.device.type == "cpu" for t in tensors)
+    for t in tensors:  # noqa: SIM110 -- a generator costs more than what it walks over, at every eager op
+        if t.dtype != torch.float32 or not t.is_contiguous() or t.device.type != "cpu":
+            return False
+    return True
