@@ -6,7 +6,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.speculative.accept import accept_greedy
+from slipstream.speculative.accept import Accepted, accept_greedy
+from slipstream.speculative.state import RoundState
+
+
+def accept(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Accepted:
+    """Accept for requests in pool rows 0, 1, ...; the state that follows must be what the lengths say."""
+    count = target_BW.shape[0]
+    state = RoundState.empty(count + 2, 4, torch.device("cpu"))
+    slots_C = torch.arange(count)
+    accepted, after = accept_greedy(state, slots_C, candidates_BS, target_BW)
+    assert after.lengths_M.tolist() == [*accepted.advanced_B.tolist(), 0, 0, 0]
+    assert after.bonus_M.tolist() == [*accepted.bonus_B.tolist(), 0, 0, 0]
+    assert not state.lengths_M.any()
+    return accepted
 
 
 def naive(candidates: list[int], target: list[int]) -> list[int]:
@@ -36,7 +49,7 @@ def batches(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
 def test_is_what_a_naive_loop_accepts(batch: tuple[list[list[int]], list[list[int]]]) -> None:
     candidates, target = batch
     candidates_BS = torch.tensor(candidates, dtype=torch.int64).view(len(target), -1)
-    accepted = accept_greedy(candidates_BS, torch.tensor(target))
+    accepted = accept(candidates_BS, torch.tensor(target))
     for row, (guesses, choices) in enumerate(zip(candidates, target, strict=True)):
         expected = naive(guesses, choices)
         advanced = int(accepted.advanced_B[row])
@@ -45,10 +58,10 @@ def test_is_what_a_naive_loop_accepts(batch: tuple[list[list[int]], list[list[in
 
 
 def test_a_missing_draft_never_holds() -> None:
-    accepted = accept_greedy(torch.tensor([[-1, 7, 7]]), torch.tensor([[7, 7, 7, 7]]))
+    accepted = accept(torch.tensor([[-1, 7, 7]]), torch.tensor([[7, 7, 7, 7]]))
     assert accepted.advanced_B.tolist() == [1]
 
 
 def test_plain_decoding_advances_one() -> None:
-    accepted = accept_greedy(torch.empty(2, 0, dtype=torch.int64), torch.tensor([[5], [6]]))
+    accepted = accept(torch.empty(2, 0, dtype=torch.int64), torch.tensor([[5], [6]]))
     assert (accepted.advanced_B.tolist(), accepted.bonus_B.tolist()) == ([1, 1], [5, 6])

@@ -62,9 +62,9 @@ def written(buffers: StepBuffers) -> set[str]:
 
 class TestDeclarations:
     def run_all(self, buffers: StepBuffers, plan: PlanFunction) -> None:
-        accepted = accept_greedy(
-            torch.zeros(BUCKET, STEPS, dtype=torch.int64), torch.ones(BUCKET, WIDTH).long()
-        )
+        slots_C = torch.zeros(1, dtype=torch.int64)
+        nothing_held = torch.zeros(BUCKET, STEPS, dtype=torch.int64), torch.ones(BUCKET, WIDTH).long()
+        accepted, _ = accept_greedy(make_state(), slots_C, *nothing_held)
         arguments: dict[str, tuple[object, ...]] = {
             "verify_plan": (torch.zeros(BUCKET, STEPS, dtype=torch.int64),),
             "extend_plan_a": (WIDTH,),
@@ -142,7 +142,7 @@ class TestWhatPlansWrite:
         buffers = make_buffers()
         target = torch.arange(16).view(BUCKET, WIDTH)
         candidates = torch.tensor([[0, 1, 99], [99, 5, 6], [-1, -1, -1], [-1, -1, -1]])
-        accepted = accept_greedy(candidates, target)
+        accepted, _ = accept_greedy(make_state(), torch.zeros(1, dtype=torch.int64), candidates, target)
         hidden = torch.randn(BUCKET * WIDTH, HIDDEN)
         plans.extend_plan_b(buffers, make_state(), BUCKET, PAGE_SIZE, accepted, hidden)
         assert buffers.view("extend.rows", 2).tolist() == [2, 4]

@@ -13,7 +13,7 @@ from slipstream.device.registry import open_device
 from slipstream.errors import ModelNotFoundError
 from slipstream.model.catalog import CATALOG, resolve_model
 
-_PACKAGES = ("slipstream", "torch", "numpy", "gguf", "tokenizers", "safetensors")
+_PACKAGES = ("slipstream", "torch", "numpy", "tokenizers", "safetensors")
 
 
 def environment() -> dict[str, str]:

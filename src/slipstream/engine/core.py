@@ -10,7 +10,7 @@ from slipstream.device.api import Device, Stream
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.runner import GraphRunner, PhaseFunction
-from slipstream.kv.cache import KvCache
+from slipstream.kv.cache import KvCache, slots_of
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
@@ -139,6 +139,5 @@ def chunk_rows(
     padded = pages + [0] * (core.plan.pages_per_request - len(pages))
     pages_BP = torch.tensor([padded], device=place)
     positions_R = torch.arange(start, start + count, device=place)
-    page_size = core.plan.page_size
-    slots_R = pages_BP[0][positions_R // page_size] * page_size + positions_R % page_size
+    slots_R = slots_of(pages_BP, positions_R.unsqueeze(0), core.plan.page_size).squeeze(0)
     return positions_R, slots_R, pages_BP

@@ -260,7 +260,12 @@ class Engine:
     def _fill(self, requests: list[Request], proposals: list[Proposal]) -> None:
         """Write the host mirrors: real rows, then padding that names no request."""
         host, stale = self._mirrors, slice(0, self._filled_rows)
-        for name, padding in (("slots", self.core.plan.max_requests), ("pages", 0), ("drafts", -1), ("greedy", 0)):
+        for name, padding in (
+            ("slots", self.core.plan.max_requests),
+            ("pages", 0),
+            ("drafts", -1),
+            ("greedy", 0),
+        ):
             host[name][stale] = padding
         self._filled_rows = len(requests)
         for row, (request, proposal) in enumerate(zip(requests, proposals, strict=True)):

@@ -20,7 +20,7 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
-from slipstream.ops.rounds import accept_counts, commit, plan_rows, verify_ids
+from slipstream.ops.rounds import accept_and_commit, plan_rows, verify_rows
 from slipstream.ops.rows import (
     concat_rows,
     embedding,
@@ -42,10 +42,9 @@ __all__ = [
     "PackedQ8Matrix",
     "Q4Matrix",
     "Q8Matrix",
-    "accept_counts",
+    "accept_and_commit",
     "argmax",
     "attention_context",
-    "commit",
     "concat_rows",
     "embedding",
     "gated_silu",
@@ -60,5 +59,5 @@ __all__ = [
     "select_rows",
     "stack_columns",
     "to_float",
-    "verify_ids",
+    "verify_rows",
 ]

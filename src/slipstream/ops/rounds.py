@@ -59,35 +59,60 @@ def _plan_rows(
 
 
 @small_op
-def verify_ids(
-    bonus_M: torch.Tensor, slots_B: torch.Tensor, drafts_BS: torch.Tensor, ids_R: torch.Tensor
+def verify_rows(
+    lengths_M: torch.Tensor,
+    bonus_M: torch.Tensor,
+    slots_B: torch.Tensor,
+    pages_BP: torch.Tensor,
+    page_size: int,
+    drafts_BS: torch.Tensor,
+    ids_R: torch.Tensor,
+    positions_R: torch.Tensor,
+    kv_slots_R: torch.Tensor,
 ) -> None:
-    """Write the tokens that verify reads: each request's bonus token and its drafts.
+    """Write what verify reads: `plan_rows`, and the tokens: each request's bonus token and its drafts.
 
     Args:
+        lengths_M, slots_B, pages_BP, page_size, positions_R, kv_slots_R: as for `plan_rows`.
         bonus_M: int64, the newest token of each pool row.
-        slots_B: int64, the batch's pool rows.
         drafts_BS: int64 drafts, -1 for none; S may be 0.
         ids_R: int64 [B x (S + 1)], written. A missing draft still has a row, which holds token 0.
     """
+    plan_rows.definition(lengths_M, slots_B, pages_BP, page_size, 0, positions_R, kv_slots_R)
     bonus_B1 = bonus_M.index_select(0, slots_B).unsqueeze(1)
     ids_R.copy_(torch.cat((bonus_B1, drafts_BS.clamp_min(0)), dim=1).view(-1))
 
 
-@verify_ids.native
-def _verify_ids(
-    bonus_M: torch.Tensor, slots_B: torch.Tensor, drafts_BS: torch.Tensor, ids_R: torch.Tensor
+@verify_rows.native
+def _verify_rows(
+    lengths_M: torch.Tensor,
+    bonus_M: torch.Tensor,
+    slots_B: torch.Tensor,
+    pages_BP: torch.Tensor,
+    page_size: int,
+    drafts_BS: torch.Tensor,
+    ids_R: torch.Tensor,
+    positions_R: torch.Tensor,
+    kv_slots_R: torch.Tensor,
 ) -> Lowered | None:
-    if not drafts_BS.is_contiguous():
+    rows = _plan_rows(lengths_M, slots_B, pages_BP, page_size, 0, positions_R, kv_slots_R)
+    if rows is None or not drafts_BS.is_contiguous():
         return None
     tensors = (bonus_M, slots_B, drafts_BS, ids_R)
     sizes = (*drafts_BS.shape, bonus_M.shape[0])
-    return Lowered(None, [make_node(Kernel.VERIFY_IDS, [t.data_ptr() for t in tensors], sizes)])
+    ids = make_node(Kernel.VERIFY_IDS, [t.data_ptr() for t in tensors], sizes)
+    return Lowered(None, [*rows.nodes, ids])
 
 
 @small_op
-def accept_counts(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return how far each request goes, int64 [B], and its new bonus token, int64 [B].
+def accept_and_commit(
+    candidates_BS: torch.Tensor,
+    target_BW: torch.Tensor,
+    lengths_M: torch.Tensor,
+    bonus_M: torch.Tensor,
+    slots_C: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return how far each request goes, its new bonus token, and the pool's new lengths and bonus tokens.
 
     The longest run of candidates that equal the target's own choices holds; the target's next choice is the bonus.
     Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023, at temperature 0.
@@ -95,53 +120,38 @@ def accept_counts(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> tuple
     Args:
         candidates_BS: int64, -1 for no draft; S may be 0.
         target_BW: int64, the target's choices behind the bonus token and each draft; W = S + 1.
+        lengths_M, bonus_M: int64, the pool's; not overwritten.
+        slots_C: int64, pool rows of the first C requests, the real ones; C is at most B.
+
+    Returns:
+        int64 advanced [B], bonus [B], lengths [M], bonus tokens [M].
     """
     held_BS = (candidates_BS == target_BW[:, :-1]).long().cumprod(1)
     accepted_B = held_BS.sum(1)
-    return accepted_B + 1, target_BW.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
+    advanced_B, bonus_B = accepted_B + 1, target_BW.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
+    count = slots_C.shape[0]
+    lengths = lengths_M.index_add(0, slots_C, advanced_B[:count])
+    return advanced_B, bonus_B, lengths, bonus_M.index_copy(0, slots_C, bonus_B[:count])
 
 
-@accept_counts.native
-def _accept_counts(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Lowered | None:
+@accept_and_commit.native
+def _accept_and_commit(
+    candidates_BS: torch.Tensor,
+    target_BW: torch.Tensor,
+    lengths_M: torch.Tensor,
+    bonus_M: torch.Tensor,
+    slots_C: torch.Tensor,
+) -> Lowered | None:
     if not candidates_BS.is_contiguous() or not target_BW.is_contiguous():
         return None
-    num_requests = target_BW.shape[0]
+    num_requests, num_steps = candidates_BS.shape
     advanced_B = torch.empty(num_requests, dtype=torch.int64)
     bonus_B = torch.empty(num_requests, dtype=torch.int64)
-    tensors = (candidates_BS, target_BW, advanced_B, bonus_B)
-    node = make_node(Kernel.ACCEPT_COUNTS, [t.data_ptr() for t in tensors], tuple(candidates_BS.shape))
-    return Lowered((advanced_B, bonus_B), [node])
-
-
-@small_op
-def commit(
-    lengths_M: torch.Tensor,
-    bonus_M: torch.Tensor,
-    slots_B: torch.Tensor,
-    advanced_B: torch.Tensor,
-    chosen_B: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return new lengths and bonus tokens of the pool, int64 [M] each.
-
-    Args:
-        lengths_M, bonus_M: int64, the pool's; not overwritten.
-        slots_B: int64, pool rows of the real requests.
-        advanced_B, chosen_B: int64, at least B: tokens advanced, and the new bonus token.
-    """
-    count = slots_B.shape[0]
-    lengths = lengths_M.index_add(0, slots_B, advanced_B[:count])
-    return lengths, bonus_M.index_copy(0, slots_B, chosen_B[:count])
-
-
-@commit.native
-def _commit(
-    lengths_M: torch.Tensor,
-    bonus_M: torch.Tensor,
-    slots_B: torch.Tensor,
-    advanced_B: torch.Tensor,
-    chosen_B: torch.Tensor,
-) -> Lowered | None:
     lengths, bonus = torch.empty_like(lengths_M), torch.empty_like(bonus_M)
-    tensors = (lengths_M, bonus_M, slots_B, advanced_B, chosen_B, lengths, bonus)
-    sizes = (lengths_M.shape[0], slots_B.shape[0])
-    return Lowered((lengths, bonus), [make_node(Kernel.COMMIT, [t.data_ptr() for t in tensors], sizes)])
+    accepting = [t.data_ptr() for t in (candidates_BS, target_BW, advanced_B, bonus_B)]
+    committing = [t.data_ptr() for t in (lengths_M, bonus_M, slots_C, advanced_B, bonus_B, lengths, bonus)]
+    nodes = [
+        make_node(Kernel.ACCEPT_COUNTS, accepting, (num_requests, num_steps)),
+        make_node(Kernel.COMMIT, committing, (lengths_M.shape[0], slots_C.shape[0])),
+    ]
+    return Lowered((advanced_B, bonus_B, lengths, bonus), nodes)

@@ -1,12 +1,13 @@
-"""Which drafts hold. One definition in plain tensor code, for every device."""
+"""Which drafts hold, and the state behind them. One definition in plain tensor code, for every device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from slipstream import ops
+from slipstream.speculative.state import RoundState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,18 @@ class Accepted:
     bonus_B: torch.Tensor
 
 
-def accept_greedy(candidates_BS: torch.Tensor, target_BW: torch.Tensor) -> Accepted:
-    """Accept the longest run of candidates that equal the target's own choices.
+def accept_greedy(
+    state: RoundState, slots_C: torch.Tensor, candidates_BS: torch.Tensor, target_BW: torch.Tensor
+) -> tuple[Accepted, RoundState]:
+    """Accept the longest run of candidates that equal the target's own choices, and commit it.
 
     Args:
+        state: before the round.
+        slots_C: int64, pool rows of the real requests, the first of the batch.
         candidates_BS: int64 [B, num_steps], the drafts in order; -1 is no draft. May have no column.
         target_BW: int64 [B, num_steps + 1], the target's argmax behind the bonus token and each draft.
     """
-    advanced_B, bonus_B = ops.accept_counts(candidates_BS, target_BW)
-    return Accepted(advanced_B, target_BW, bonus_B)
+    advanced_B, bonus_B, lengths_M, bonus_M = ops.accept_and_commit(
+        candidates_BS, target_BW, state.lengths_M, state.bonus_M, slots_C
+    )
+    return Accepted(advanced_B, target_BW, bonus_B), replace(state, lengths_M=lengths_M, bonus_M=bonus_M)

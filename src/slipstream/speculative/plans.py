@@ -85,8 +85,17 @@ def verify_plan(plan: PlanContext, drafts_BS: torch.Tensor) -> None:
         drafts_BS: int64, -1 for none; read after draft.
     """
     width = drafts_BS.shape[1] + 1
-    plan.rows("verify", width)
-    ops.verify_ids(plan.state("bonus_M"), plan.slots_B, drafts_BS, plan.out("verify.ids", width))
+    ops.verify_rows(
+        plan.state("lengths_M"),
+        plan.state("bonus_M"),
+        plan.slots_B,
+        plan.read("pages"),
+        plan.page_size,
+        drafts_BS,
+        plan.out("verify.ids", width),
+        plan.out("verify.positions", width),
+        plan.out("verify.slots", width),
+    )
 
 
 @plan_function(state=("lengths_M",), writes=("extend.positions", "extend.slots"))

@@ -117,8 +117,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         target_BW = verified.tokens_R.view(bucket, width)
         if batch.choose is not None:
             target_BW = batch.choose(verified.logits_RV, target_BW)
-        accepted = accept_greedy(drafts_BS, target_BW)
-        committed = state.commit(slots_B, accepted.advanced_B, accepted.bonus_B)
+        accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
     if parts.draft_plan is None:
         return RoundResult(committed, accepted, num_requests)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from slipstream import ops
-
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
@@ -36,11 +34,6 @@ class RoundState:
 
         hidden = torch.zeros(max_requests + 1, hidden_size, device=device)
         return cls(zeros(), zeros(), zeros(), hidden)
-
-    def commit(self, slots_B: torch.Tensor, advanced_B: torch.Tensor, bonus_B: torch.Tensor) -> RoundState:
-        """Return the state after `advanced_B` more tokens at `slots_B`, the last of them `bonus_B`."""
-        lengths_M, bonus_M = ops.commit(self.lengths_M, self.bonus_M, slots_B, advanced_B, bonus_B)
-        return replace(self, lengths_M=lengths_M, bonus_M=bonus_M)
 
     def put(self, slots_B: torch.Tensor, **rows: torch.Tensor) -> RoundState:
         """Return a state with new rows at `slots_B`; keyword names are the attributes'."""
