@@ -27,6 +27,10 @@ from slipstream.plan import EnginePlan, resolve
 from slipstream.trace import Recorder, write_chrome
 
 
+#: Decisions that make a run slower than it could be: said after every run, not by `plan` only.
+_DOWNGRADES = (("draft", "none"), ("kernels", "torch"))
+
+
 @dataclass(frozen=True, slots=True)
 class RunOrder:
     """What `run` was asked for.
@@ -122,8 +126,8 @@ class RunReport:
         prefill_ms = stats.prefill_ns / 1e6
         out.print(f"prefill: eager, {stats.prompt_tokens} rows, {prefill_ms:.0f} ms (it is not captured)")
         for decision in self.plan.decisions:
-            if decision.what == "draft" and decision.asked != decision.got:
-                out.print(f"draft: asked {decision.asked}, got {decision.got}: {decision.why}")
+            if (decision.what, decision.got) in _DOWNGRADES and decision.asked != decision.got:
+                out.print(f"{decision.what}: asked {decision.asked}, got {decision.got}: {decision.why}")
         if self.trace is not None:
             out.print(f"trace: {self.trace} (open it in Perfetto, ui.perfetto.dev)")
         if self.trace_error is not None:
