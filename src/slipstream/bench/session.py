@@ -26,7 +26,6 @@ from slipstream.llm import (
 from slipstream.plan import EnginePlan, resolve
 from slipstream.trace import Recorder, write_chrome
 
-
 #: Decisions that make a run slower than it could be: said after every run, not by `plan` only.
 _DOWNGRADES = (("draft", "none"), ("kernels", "torch"))
 
