@@ -38,5 +38,7 @@ def test_the_team_has_no_data_race(tmp_path: Path) -> None:
     if linked.returncode:
         pytest.skip(f"this compiler has no ThreadSanitizer: {linked.stderr.splitlines()[-1]}")
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("this system's address randomisation is more than its ThreadSanitizer can take")
     assert done.stderr == ""
     assert (done.returncode, done.stdout) == (0, "same results\n")
