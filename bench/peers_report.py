@@ -119,19 +119,7 @@ def _compare(ours: dict[str, list[int]], theirs: dict[str, list[int]]) -> dict[s
 def print_table(record: dict[str, Any]) -> None:
     title = f"{record['file']}, {len(record['prompts'])} prompts, {record['max_tokens']} tokens, "
     print(f"{title}batch {record['batch']}, {record['threads']} threads, median of {record['repeats']}")
-    head = (
-        "engine",
-        "weights",
-        "tok/s",
-        "plain x",
-        "spec x",
-        "1st ms",
-        "RSS MB",
-        "peak",
-        "text as ours",
-        "others",
-    )
-    rows = [head]
+    rows = [HEAD]
     for name, row in record["engines"].items():
         text = row.get("text_as_ours")
         parts = sorted(text["first_difference"].values()) if text else []

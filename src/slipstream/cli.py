@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, CycloptsError, Parameter
@@ -25,9 +25,6 @@ from slipstream.config import (
     SpecConfig,
 )
 from slipstream.errors import SlipstreamError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_TRACE = Path("slipstream-trace.json.gz")

@@ -17,7 +17,7 @@ from slipstream.config import MAX_NUM_STEPS, EngineConfig, SamplingParams
 from slipstream.device.api import Device
 from slipstream.device.caps import Caps
 from slipstream.device.registry import open_device
-from slipstream.engine.core import build_core
+from slipstream.engine.core import build_core, use_kernels
 from slipstream.engine.engine import Engine, StepOutput
 from slipstream.errors import EmptyPromptError, RequestError
 from slipstream.model.catalog import resolve_model
@@ -27,7 +27,6 @@ from slipstream.model.load import load_llama
 from slipstream.model.nextn import NextnHead, random_head
 from slipstream.model.nextn_file import load_head
 from slipstream.model.tokenizer import Tokenizer, load_tokenizer
-from slipstream.native import library
 from slipstream.plan import EnginePlan, ModelShape, resolve
 from slipstream.trace import Recorder
 
@@ -91,7 +90,7 @@ def load_model(
 ) -> LoadedModel:
     """Load weights and tokenizer as the plan says; `progress` is called with (layers done, layers in all)."""
     torch.set_num_threads(plan.threads)
-    library.use(plan.kernels == "native", plan.threads)
+    use_kernels(plan)
     tokenizer = load_tokenizer(checkpoint)
     # An engine with a longer round than this plan's may share the weights: room for the widest.
     positions = -(-(plan.max_model_len + MAX_NUM_STEPS + 1) // 64) * 64
@@ -101,7 +100,7 @@ def load_model(
 
 def build_engine(loaded: LoadedModel, plan: EnginePlan, recorder: Recorder | None = None) -> Engine:
     """Make an engine on loaded weights: caches, static buffers, captured graphs."""
-    library.use(plan.kernels == "native", plan.threads)
+    use_kernels(plan)
     head: NextnHead | None = None
     if plan.draft == "nextn":
         head = load_head(plan.head, loaded.target) if plan.head else random_head(loaded.target, plan.seed)

@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from slipstream.kv.cache import KvCache, slots_of
+from slipstream.kv.cache import KvCache
 from slipstream.kv.pages import SCRATCH_PAGE, PagePool, RequestPages, pages_for
+from slipstream.ops import slots_of
 
 NUM_PAGES, PAGE_SIZE = 12, 4
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from rich.table import Table
 
-from slipstream.bench.tables import phase_rows, speed
+from slipstream.bench.tables import kernel_ms, phase_rows
 from slipstream.bench.workloads import Prompt, decode_prompts
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
-from slipstream.engine.stats import EngineStats
 from slipstream.errors import UsageError
 from slipstream.llm import LoadedModel, build_engine, chat_ids, complete, load_model, model_shape, plan_for
 from slipstream.plan import EnginePlan, resolve
@@ -53,8 +52,8 @@ class Series:
     Attributes:
         tok_s: decode speed of each repeat over all prompts.
         by_prompt: decode speeds of each prompt's group.
+        advanced: tokens advanced a request and round, each group's newest repeat.
         answers: tokens of each group, by repeat.
-        padded_rows, replays, eager: summed over repeats.
     """
 
     engine: Engine
@@ -62,7 +61,6 @@ class Series:
     by_prompt: dict[str, list[float]] = field(default_factory=dict)
     advanced: dict[str, float] = field(default_factory=dict)
     answers: list[dict[str, list[list[int]]]] = field(default_factory=list)
-    total: EngineStats | None = None
     _tokens: int = 0
     _time_ns: int = 0
 
@@ -192,7 +190,7 @@ def _record(
         "weight_mb": loaded.target.weight_bytes / 1e6,
         "by_prompt": by_prompt,
         "phases": phase_rows(stats),
-        "kernel_ms": {kernel: spent / 1e6 for kernel, spent in spec.engine.kernel_ns().items()},
+        "kernel_ms": kernel_ms(spec.engine.kernel_ns()),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     if "eager" in series:
@@ -224,6 +222,3 @@ def decode_table(record: dict[str, Any]) -> Table:
             f"{row['mean_advanced']:.2f}",
         )
     return table
-
-
-__all__ = ["DecodeBench", "decode_table", "run_decode", "speed"]

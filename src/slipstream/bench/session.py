@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench.tables import acceptance, console, kernel_shares, phase_rows, round_table, speed
+from slipstream.bench.tables import (
+    acceptance,
+    console,
+    kernel_ms,
+    kernel_shares,
+    phase_rows,
+    round_table,
+    speed,
+)
 from slipstream.config import EngineConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
 from slipstream.engine.stats import EngineStats
@@ -95,7 +103,7 @@ class RunReport:
             "acceptance_by_position": stats.acceptance_by_position,
             "host_share": stats.host_share,
             "phases": phase_rows(stats),
-            "kernel_ms": {kernel: spent / 1e6 for kernel, spent in self.kernel_ns.items()},
+            "kernel_ms": kernel_ms(self.kernel_ns),
             "decisions": self.plan.decisions,
             "trace": str(self.trace) if self.trace else None,
             "trace_error": self.trace_error,

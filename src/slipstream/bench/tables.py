@@ -68,6 +68,11 @@ def speed(stats: EngineStats) -> float:
     return stats.round_tokens / stats.round_ns * 1e9 if stats.round_ns else 0.0
 
 
+def kernel_ms(kernel_ns: dict[str, int]) -> dict[str, float]:
+    """Return the kernels' times in milliseconds, for data."""
+    return {kernel: spent / 1e6 for kernel, spent in kernel_ns.items()}
+
+
 def kernel_shares(kernel_ns: dict[str, int]) -> str:
     """Return the kernels' shares of the time inside replays, largest first, for people."""
     total = sum(kernel_ns.values())

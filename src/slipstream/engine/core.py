@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream import ops
 from slipstream.device.api import Device, Stream
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.runner import GraphRunner, PhaseFunction
-from slipstream.kv.cache import KvCache, slots_of
+from slipstream.kv.cache import KvCache
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
@@ -46,9 +47,10 @@ class EngineCore:
     costs: PhaseCosts
     recorder: Recorder
 
-    def use_kernels(self) -> None:
-        """Make this engine's kernels and threads the process's: another engine may have set its own."""
-        library.use(self.plan.kernels == "native", self.plan.threads)
+
+def use_kernels(plan: EnginePlan) -> None:
+    """Make a plan's kernels and threads the process's: another engine may have set its own."""
+    library.use(plan.kernels == "native", plan.threads)
 
 
 def build_core(
@@ -93,7 +95,6 @@ def build_core(
         buffers=buffers,
         recorder=recorder,
         draft_plan=draft_plan_for(plan.num_steps) if head is not None else None,
-        num_steps=plan.num_steps,
         page_size=plan.page_size,
     )
     return EngineCore(
@@ -139,5 +140,5 @@ def chunk_rows(
     padded = pages + [0] * (core.plan.pages_per_request - len(pages))
     pages_BP = torch.tensor([padded], device=place)
     positions_R = torch.arange(start, start + count, device=place)
-    slots_R = slots_of(pages_BP, positions_R.unsqueeze(0), core.plan.page_size).squeeze(0)
+    slots_R = ops.slots_of(pages_BP, positions_R.unsqueeze(0), core.plan.page_size).squeeze(0)
     return positions_R, slots_R, pages_BP

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from slipstream.config import SamplingParams
-from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk
+from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk, use_kernels
 from slipstream.engine.request import Phase, Request, TextStream
 from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
@@ -69,7 +69,7 @@ class Engine:
             plan.max_requests, core.target.config.hidden_size, core.device.torch_device
         )
         # Rows of the mirrors that an earlier batch wrote: all of them before the first.
-        self._filled_rows = max(core.plan.max_requests, *core.plan.buckets, 1)
+        self._filled_rows = core.buffers.rows("slots")
         self._mirrors = {name: mirror.numpy() for name, mirror in core.buffers.host.items()}
         self._kernels_before = core.runner.kernel_ns()
         self._next_id = 0
@@ -125,7 +125,7 @@ class Engine:
 
     def step(self) -> list[StepOutput]:
         """Run one step and return what it gave."""
-        self.core.use_kernels()
+        use_kernels(self.core.plan)
         self.scheduler.admit()
         outputs: list[StepOutput] = []
         request = self.scheduler.next_prefill()

@@ -59,15 +59,3 @@ def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         return torch.zeros(shape, device=device)
     # numpy takes zeroed memory from the system untouched, torch.zeros writes all of it.
     return torch.from_numpy(np.zeros(shape, dtype=np.float32))
-
-
-def slots_of(pages_BP: torch.Tensor, positions_BW: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Return the KV slots of positions, int64 [B, W].
-
-    Args:
-        pages_BP: int64 page numbers of each request.
-        positions_BW: int64 positions.
-        page_size: slots a page.
-    """
-    pages = pages_BP.gather(1, positions_BW // page_size)
-    return pages * page_size + positions_BW % page_size

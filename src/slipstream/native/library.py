@@ -76,8 +76,3 @@ def use(native: bool, threads: int) -> None:
 def active() -> bool:
     """Return whether ops run on native kernels."""
     return setting.native
-
-
-def threads() -> int:
-    """Return how many threads native kernels run on."""
-    return setting.threads

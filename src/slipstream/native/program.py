@@ -52,7 +52,7 @@ class Program:
         Raises:
             DeviceError: a kernel met a token, slot or position out of range, or had no memory.
         """
-        if self._run(self._address, self._count, library.threads(), self._spent):
+        if self._run(self._address, self._count, library.setting.threads, self._spent):
             raise DeviceError(OUT_OF_RANGE)
 
     def spent_ns(self) -> dict[str, int]:

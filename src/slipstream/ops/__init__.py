@@ -20,7 +20,7 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
-from slipstream.ops.rounds import accept_and_commit, plan_rows, verify_rows
+from slipstream.ops.rounds import accept_and_commit, plan_rows, slots_of, verify_rows
 from slipstream.ops.rows import (
     concat_rows,
     embedding,
@@ -57,6 +57,7 @@ __all__ = [
     "rope_and_store",
     "rope_rows",
     "select_rows",
+    "slots_of",
     "stack_columns",
     "to_float",
     "verify_rows",

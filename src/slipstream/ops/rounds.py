@@ -12,6 +12,18 @@ from slipstream.native.node import Kernel, make_node
 from slipstream.ops.registry import small_op
 
 
+def slots_of(pages_BP: torch.Tensor, positions_BW: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Return the KV slots of positions, int64 [B, W].
+
+    Args:
+        pages_BP: int64 page numbers of each request.
+        positions_BW: int64 positions.
+        page_size: slots a page.
+    """
+    pages = pages_BP.gather(1, positions_BW // page_size)
+    return pages * page_size + positions_BW % page_size
+
+
 @small_op
 def plan_rows(
     lengths_M: torch.Tensor,
@@ -36,9 +48,8 @@ def plan_rows(
     width = positions_R.shape[0] // num_requests
     first_B1 = lengths_M.index_select(0, slots_B).unsqueeze(1) + offset
     positions_BW = first_B1 + torch.arange(width, device=lengths_M.device)
-    pages_BW = pages_BP.gather(1, positions_BW // page_size)
     positions_R.copy_(positions_BW.view(-1))
-    kv_slots_R.copy_((pages_BW * page_size + positions_BW % page_size).view(-1))
+    kv_slots_R.copy_(slots_of(pages_BP, positions_BW, page_size).view(-1))
 
 
 @plan_rows.native

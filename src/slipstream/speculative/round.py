@@ -38,7 +38,6 @@ class RoundParts:
     Attributes:
         main, plan: the two streams.
         draft_plan: the head's draft plan, or None where the drafts come from the host.
-        num_steps: drafts a round.
         page_size: slots a KV page.
     """
 
@@ -48,7 +47,6 @@ class RoundParts:
     buffers: StepBuffers
     recorder: Recorder
     draft_plan: PlanFunction | None
-    num_steps: int
     page_size: int
 
 
