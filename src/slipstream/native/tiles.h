@@ -19,6 +19,22 @@ typedef struct {
     const float *sum;    /* [rows, inputs / 32]: scale times the sum of the block's codes */
 } quantised;
 
+/* The activations from `row` on. */
+INLINE quantised from_row(quantised x, int64_t row, int64_t blocks) {
+    return (quantised){x.codes + row * blocks * SS_BLOCK, x.scale + row * blocks, x.sum + row * blocks};
+}
+
+/* Weights are read once, front to back. The processor's own prefetcher stops at the end of each 4 KiB page, which is
+ * less than one tile; measured best of 1 to 4 KiB ahead. */
+enum { TILE_AHEAD = 2048 };
+
+INLINE void ahead_of(const uint8_t *block, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(block + TILE_AHEAD + i);
+}
+
+#define PRAGMA(x) _Pragma(#x)
+#define UNROLL(n) PRAGMA(GCC unroll n)
+
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 
 INLINE __m512i spread(const int8_t *x) {
@@ -88,43 +104,53 @@ INLINE __m256i spread(const int8_t *x) {
     return _mm256_set1_epi32(four);
 }
 
+/* Keeps the compiler from regrouping sums: it would hold all products of a block at once, and spill them. */
+#define HOLD(v) __asm__("" : "+x"(v))
+
+/* Sixteen 16-bit scales, or minima, as floats. */
+INLINE void widen_halves(const uint8_t *halves, __m256 out[2]) {
+    out[0] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves));
+    out[1] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + 16)));
+}
+
 /* Both halves of a tile share each spread activation. The sums of eight products stay in 16 bits: eight pairs of
  * 15 * 127 are 30,480, so one widening serves the whole block. */
 INLINE void tile_q4(const uint8_t *tile, quantised x, int64_t row, int64_t blocks, int R, float (*out)[SS_TILE]) {
     const __m256i low_half = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
     __m256 total[4][2];
     for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm256_setzero_ps();
+    x = from_row(x, row, blocks);
     for (int64_t b = 0; b < blocks; b++, tile += SS_Q4_BYTES) {
         __m256i dot[4][2];
+        ahead_of(tile, SS_Q4_BYTES);
         for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
-        for (int j = 0; j < 4; j++) {
-            __m256i low[2], high[2];
+        UNROLL(8) for (int j = 0; j < 8; j++) {
+            /* Bytes j / 2 of the low halves, then of the high ones. */
+            __m256i w[2];
             for (int half = 0; half < 2; half++) {
-                __m256i both = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
-                low[half] = _mm256_and_si256(both, low_half);
-                high[half] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
+                w[half] = _mm256_loadu_si256((const __m256i *)(tile + 64 * (j / 2) + 32 * half));
+                if (j % 2) w[half] = _mm256_srli_epi16(w[half], 4);
+                w[half] = _mm256_and_si256(w[half], low_half);
             }
             for (int r = 0; r < R; r++) {
-                const int8_t *codes = x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j;
-                __m256i first = spread(codes), second = spread(codes + 16);
+                __m256i four = spread(x.codes + (r * blocks + b) * SS_BLOCK + 4 * (j / 2) + 16 * (j % 2));
                 for (int half = 0; half < 2; half++) {
-                    dot[r][half] = _mm256_add_epi16(dot[r][half], _mm256_maddubs_epi16(low[half], first));
-                    dot[r][half] = _mm256_add_epi16(dot[r][half], _mm256_maddubs_epi16(high[half], second));
+                    dot[r][half] = _mm256_add_epi16(dot[r][half], _mm256_maddubs_epi16(w[half], four));
+                    HOLD(dot[r][half]);
                 }
             }
         }
-        for (int half = 0; half < 2; half++) {
-            const uint8_t *scales = tile + SS_Q4_CODES + 16 * half;
-            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
-            __m256 least = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 2 * SS_TILE)));
+        __m256 scale[2], least[2];
+        widen_halves(tile + SS_Q4_CODES, scale);
+        widen_halves(tile + SS_Q4_CODES + 2 * SS_TILE, least);
+        for (int half = 0; half < 2; half++)
             for (int r = 0; r < R; r++) {
-                int64_t at = (row + r) * blocks + b;
+                int64_t at = r * blocks + b;
                 __m256 value = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot[r][half], ones));
-                __m256 both_scales = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[at]));
+                __m256 both_scales = _mm256_mul_ps(scale[half], _mm256_set1_ps(x.scale[at]));
                 total[r][half] = _mm256_fmadd_ps(value, both_scales, total[r][half]);
-                total[r][half] = _mm256_fmadd_ps(least, _mm256_set1_ps(x.sum[at]), total[r][half]);
+                total[r][half] = _mm256_fmadd_ps(least[half], _mm256_set1_ps(x.sum[at]), total[r][half]);
             }
-        }
     }
     for (int r = 0; r < R; r++) {
         _mm256_storeu_ps(out[r], total[r][0]);
@@ -136,31 +162,31 @@ INLINE void tile_q8(const uint8_t *tile, quantised x, int64_t row, int64_t block
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 total[4][2];
     for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm256_setzero_ps();
+    x = from_row(x, row, blocks);
     for (int64_t b = 0; b < blocks; b++, tile += SS_Q8_BYTES) {
         __m256i dot[4][2];
+        ahead_of(tile, SS_Q8_BYTES);
         for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
-        for (int j = 0; j < 8; j++) {
+        UNROLL(8) for (int j = 0; j < 8; j++) {
             /* maddubs wants one side unsigned: the sign moves over to the activation. */
-            __m256i codes[2], sizes[2];
             for (int half = 0; half < 2; half++) {
-                codes[half] = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
-                sizes[half] = _mm256_abs_epi8(codes[half]);
-            }
-            for (int r = 0; r < R; r++) {
-                __m256i four = spread(x.codes + ((row + r) * blocks + b) * SS_BLOCK + 4 * j);
-                for (int half = 0; half < 2; half++) {
-                    __m256i pairs = _mm256_maddubs_epi16(sizes[half], _mm256_sign_epi8(four, codes[half]));
+                __m256i codes = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * half));
+                __m256i sizes = _mm256_abs_epi8(codes);
+                for (int r = 0; r < R; r++) {
+                    __m256i four = spread(x.codes + (r * blocks + b) * SS_BLOCK + 4 * j);
+                    __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
                     dot[r][half] = _mm256_add_epi32(dot[r][half], _mm256_madd_epi16(pairs, ones));
+                    HOLD(dot[r][half]);
                 }
             }
         }
-        for (int half = 0; half < 2; half++) {
-            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(tile + SS_Q8_CODES + 16 * half)));
+        __m256 scale[2];
+        widen_halves(tile + SS_Q8_CODES, scale);
+        for (int half = 0; half < 2; half++)
             for (int r = 0; r < R; r++) {
-                __m256 both_scales = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[(row + r) * blocks + b]));
+                __m256 both_scales = _mm256_mul_ps(scale[half], _mm256_set1_ps(x.scale[r * blocks + b]));
                 total[r][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][half]), both_scales, total[r][half]);
             }
-        }
     }
     for (int r = 0; r < R; r++) {
         _mm256_storeu_ps(out[r], total[r][0]);
