@@ -55,13 +55,21 @@ def rounded(x_RI):
     return (codes * top / 127).flatten(-2)
 
 
+def away_from_halves(x_RI):
+    """x without the values that round to either code, as a fused multiply-add or a separate one has it."""
+    blocks = x_RI.unflatten(-1, (-1, 32))
+    code = blocks * (127 / blocks.abs().amax(-1, keepdim=True))
+    near = ((code - code.floor()) - 0.5).abs() < 1e-3
+    return blocks.masked_fill(near, 0).flatten(-2)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @several
 @given(inputs=WIDTHS, outputs=HEIGHTS, rows=ROWS, seed=SEEDS)
 def test_a_product_is_the_float_product_of_what_the_kernel_takes(isa, kind, inputs, outputs, rows, seed):
     rng = np.random.default_rng(seed)
     matrix, weight = KINDS[kind](rng, outputs, inputs)
-    x = torch.from_numpy(rng.standard_normal((rows, inputs), dtype=np.float32))
+    x = away_from_halves(torch.from_numpy(rng.standard_normal((rows, inputs), dtype=np.float32)))
     taken = rounded(x) if kind in ("q4", "q8") else x
     want = taken.double() @ weight.double().T
     got = ops.linear(x, matrix)
