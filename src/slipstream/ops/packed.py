@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from slipstream.native import memory
 from slipstream.native.node import Kernel
 from slipstream.ops.matrix import BLOCK, Matrix
 
@@ -31,7 +32,9 @@ class PackedMatrix(Matrix):
     def __init__(self, num_out: int, num_in: int, tiles: npt.NDArray[np.uint8]) -> None:
         self.num_out, self.num_in = num_out, num_in
         self.activation_dtype = torch.float32
-        self.tiles = torch.from_numpy(np.ascontiguousarray(tiles))
+        place = memory.weights.take(tiles.nbytes).reshape(tiles.shape)
+        place[...] = tiles
+        self.tiles = torch.from_numpy(place)
 
     def product(self, x_RI: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError("a packed matrix is multiplied by native kernels; see ops.linear")
