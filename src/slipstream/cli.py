@@ -56,6 +56,7 @@ class EngineOptions:
         buckets: Captured request slots, as 1,2,4,8.
         check: Poison stale rows and compare static addresses at every replay.
         device: Where it runs.
+        kv_dtype: keys and values: f32, f16 (half the memory), or auto.
         kernels: native (C), torch, or auto.
         max_requests: Requests that decode together.
         max_model_len: Tokens of prompt and answer, a request.
@@ -74,6 +75,7 @@ class EngineOptions:
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
     check: bool = False
     device: str = "cpu"
+    kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8
     max_model_len: int | None = None
@@ -98,6 +100,7 @@ class EngineOptions:
             graph=GraphConfig(self.graph, buckets, self.check),
             dtype=self.dtype,
             device=self.device,
+            kv_dtype=self.kv_dtype,
             kernels=self.kernels,
             max_requests=self.max_requests,
             max_model_len=self.max_model_len,

@@ -14,6 +14,7 @@ DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu",)
 GRAPH_MODES = ("full", "none")
 KERNELS = ("auto", "native", "torch")
+KV_DTYPES = ("auto", "f32", "f16")
 
 #: Captured request slots by default; the widths come from the phases.
 DEFAULT_BUCKETS = (1, 2, 4, 8)
@@ -59,6 +60,8 @@ class EngineConfig:
     Attributes:
         dtype: weights and their products: "f32", "bf16", "q4" (4-bit blocks), or "auto" by the file.
         device: the backend's name.
+        kv_dtype: keys and values: "f32", "f16" (half the memory; keys and values are rounded to 11 bits), or
+            "auto".
         kernels: "native" (this package's C kernels, cpu only), "torch", or "auto".
         max_requests: requests that decode together.
         max_model_len: tokens of prompt and answer together, a request; None takes the model's context, at
@@ -74,6 +77,7 @@ class EngineConfig:
     graph: GraphConfig = field(default_factory=GraphConfig)
     dtype: str = "auto"
     device: str = "cpu"
+    kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8
     max_model_len: int | None = None

@@ -53,9 +53,9 @@ class Completion:
 def model_shape(checkpoint: Checkpoint) -> ModelShape:
     """Return what a plan needs to know of a checkpoint; reads no weights."""
     config = checkpoint.config
-    slot_bytes = config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4
+    slot_values = config.num_layers * 2 * config.num_kv_heads * config.head_dim
     four_bit = any(name in ("Q4_0", "Q4_1") for name in checkpoint.quant_types)
-    return ModelShape(config.name, config.context_length, four_bit, slot_bytes)
+    return ModelShape(config.name, config.context_length, four_bit, slot_values)
 
 
 def plan_for(

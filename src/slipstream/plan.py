@@ -15,6 +15,7 @@ from slipstream.config import (
     DTYPES,
     GRAPH_MODES,
     KERNELS,
+    KV_DTYPES,
     MAX_NUM_STEPS,
     EngineConfig,
     SamplingParams,
@@ -33,6 +34,8 @@ _PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 #: PyTorch does not refuse more threads than it can start: it crashes.
 _MAX_THREADS = 512
+
+_KV_BYTES = {"f32": 4, "f16": 2}
 
 #: Together with a request's number, a seed has to stay within 64 bits (`engine.sampling`).
 _MAX_SEED = 2**32 - 1
@@ -63,13 +66,13 @@ class ModelShape:
         name: for messages.
         context_length: positions that the model knows.
         four_bit: whether its matrices are stored in 4-bit blocks.
-        slot_bytes: bytes of keys and values a token.
+        slot_values: keys and values a token, in numbers.
     """
 
     name: str
     context_length: int
     four_bit: bool
-    slot_bytes: int
+    slot_values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class EnginePlan:
 
     device: str
     dtype: str
+    kv_dtype: str
     kernels: str
     threads: int
     draft: str
@@ -134,6 +138,7 @@ def resolve(
     ledger.settle("device", config.device, caps.device, "as asked")
     dtype = _dtype(config, caps, shape, ledger)
     kernels = _kernels(config, caps, ledger)
+    kv_dtype = _kv_dtype(config, dtype, kernels, ledger)
     threads = config.threads or caps.default_threads
     ledger.settle(
         "threads", config.threads, threads, "as asked" if config.threads else "cores of this process"
@@ -147,7 +152,7 @@ def resolve(
     length = _model_len(config, shape, ledger)
     pages_per_request = pages_for(_round_up(length + width, 64), config.page_size)
     num_pages = config.num_pages or config.max_requests * pages_per_request
-    kv_bytes = (num_pages + 1) * config.page_size * shape.slot_bytes
+    kv_bytes = (num_pages + 1) * config.page_size * shape.slot_values * _KV_BYTES[kv_dtype]
     why = "as asked" if config.num_pages else f"{config.max_requests} requests of {length} tokens at once"
     ledger.settle(
         "num_pages", config.num_pages, num_pages, f"{why}; {kv_bytes / 1e6:.0f} MB when all are used"
@@ -155,6 +160,7 @@ def resolve(
     return EnginePlan(
         device=caps.device,
         dtype=dtype,
+        kv_dtype=kv_dtype,
         kernels=kernels,
         threads=threads,
         draft=draft,
@@ -185,6 +191,7 @@ def check_config(config: EngineConfig) -> None:
     for kind, name, known in (
         ("drafter", config.spec.draft, DRAFTERS),
         ("dtype", config.dtype, DTYPES),
+        ("kv-dtype", config.kv_dtype, KV_DTYPES),
         ("device", config.device, DEVICES),
         ("graph mode", config.graph.mode, GRAPH_MODES),
         ("kernels", config.kernels, KERNELS),
@@ -263,6 +270,17 @@ def _kernels(config: EngineConfig, caps: Caps, ledger: _Ledger) -> str:
         )
     ledger.settle("kernels", config.kernels, kernels, why)
     return kernels
+
+
+def _kv_dtype(config: EngineConfig, dtype: str, kernels: str, ledger: _Ledger) -> str:
+    if config.kv_dtype != "auto":
+        kv_dtype, why = config.kv_dtype, "as asked"
+    elif dtype == "q4" and kernels == "native":
+        kv_dtype, why = "f16", "with 4-bit weights half precision is not the largest error, and halves what is read"
+    else:
+        kv_dtype, why = "f32", "exact" if dtype != "q4" else "PyTorch's attention computes in float32 here"
+    ledger.settle("kv_dtype", config.kv_dtype, kv_dtype, why)
+    return kv_dtype
 
 
 def _draft(config: EngineConfig, sampling: SamplingParams | None, ledger: _Ledger) -> str:

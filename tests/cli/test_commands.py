@@ -19,7 +19,7 @@ from tests.model.tiny import write_tiny_gguf
 Capture = pytest.CaptureFixture[str]
 
 ENGINE_OPTIONS = (
-    "draft num-steps head dtype graph buckets check device kernels max-requests max-model-len page-size num-pages "
+    "draft num-steps head dtype graph buckets check device kernels kv-dtype max-requests max-model-len page-size num-pages "
     "prefill-chunk threads seed"
 )
 OPTIONS = {

@@ -20,7 +20,7 @@ CAPS = Caps(
     row_invariant=("q4", "f32"),
     default_threads=3,
 )
-SHAPE = ModelShape(name="model", context_length=8192, four_bit=True, slot_bytes=100)
+SHAPE = ModelShape(name="model", context_length=8192, four_bit=True, slot_values=25)
 
 
 def plan(config: EngineConfig | None = None, shape: ModelShape = SHAPE, **sampling: Any) -> EnginePlan:

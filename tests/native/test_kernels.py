@@ -187,16 +187,18 @@ def paged(num_requests, heads, kv_heads, head_dim, page_size, lengths, seed):
 @several
 @given(
     heads=st.sampled_from([(1, 1), (4, 2), (9, 3), (8, 1)]),
-    head_dim=st.sampled_from([8, 16, 64, 128]),
+    head_dim=st.sampled_from([8, 16, 24, 64, 128]),
+    half=st.booleans(),
     page_size=st.sampled_from([1, 4, 16, 64]),
     width=st.integers(1, 5),
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=3),
     seed=SEEDS,
 )
-def test_attention_over_pages(isa, heads, head_dim, page_size, width, lengths, seed):
+def test_attention_over_pages(isa, heads, head_dim, page_size, width, lengths, half, seed):
     num_heads, kv_heads = heads
     needed = [length + width for length in lengths]
     cache, pages = paged(len(lengths), num_heads, kv_heads, head_dim, page_size, [max(needed) + 128], seed)
+    cache = cache.half() if half else cache
     positions = torch.tensor([length + step for length in lengths for step in range(width)])
     query = torch.randn(len(positions), num_heads, head_dim, generator=torch.Generator().manual_seed(seed))
     args = (query, cache, pages, positions, page_size, None)
@@ -204,8 +206,10 @@ def test_attention_over_pages(isa, heads, head_dim, page_size, width, lengths, s
     torch.testing.assert_close(got, ops.paged_attention.definition(*args), rtol=2e-5, atol=2e-6)
 
 
-def test_an_attention_row_depends_on_its_own_context_alone(isa):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_attention_row_depends_on_its_own_context_alone(isa, dtype):
     cache, pages = paged(2, 9, 3, 64, 16, [256], 7)
+    cache = cache.to(dtype)
     query = torch.randn(8, 9, 64)
     positions = torch.tensor([100, 101, 102, 103, 7, 8, 9, 10])
     together = ops.paged_attention(query, cache, pages, positions, 16, None)
@@ -221,16 +225,30 @@ def test_an_attention_row_depends_on_its_own_context_alone(isa):
         assert torch.equal(alone[0], together[row])
 
 
-def test_rope_and_store_writes_the_slots_and_nothing_else(isa):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_rope_and_store_writes_the_slots_and_nothing_else(isa, dtype):
     qkv, factors = torch.randn(3, 8 * 16), torch.randn(3, 1, 32)
     slots = torch.tensor([5, 0, 11])
-    native, defined = torch.zeros(12, 4, 16), torch.zeros(12, 4, 16)
+    native, defined = torch.zeros(12, 4, 16, dtype=dtype), torch.zeros(12, 4, 16, dtype=dtype)
     got = ops.rope_and_store(qkv, factors, slots, native, 4, 2)
     want = ops.rope_and_store.definition(qkv, factors, slots, defined, 4, 2)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(native, defined)
     untouched = [slot for slot in range(12) if slot not in slots.tolist()]
     assert not native[untouched].any()
+
+
+def test_half_precision_is_rounded_as_torch_does(isa):
+    """Values through the cache: subnormals, ties, the largest, beyond it, infinities, NaN."""
+    edges = [0.0, -0.0, 1e-8, 2**-25, 3 * 2**-25, 5e-8, 6.1e-5, 1 + 2**-11, 1 + 3 * 2**-11, 65504.0, 65519.0, 65520.0]
+    values = torch.cat((torch.tensor(edges), torch.randn(4000) * torch.logspace(-9, 5, 4000)))
+    values = torch.cat((values, -values, torch.tensor([float("inf"), float("-inf"), float("nan")])))
+    values = torch.nn.functional.pad(values, (0, -len(values) % 16)).view(-1, 16)
+    rows = len(values)
+    qkv = torch.cat((torch.zeros(rows, 32), values), dim=1)  # one query and one key head, then the values
+    cache = torch.zeros(rows, 2, 16, dtype=torch.float16)
+    ops.rope_and_store(qkv, torch.zeros(rows, 1, 32), torch.arange(rows), cache, 1, 1)
+    torch.testing.assert_close(cache[:, 1], values.half(), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("bad", [-1, 12])

@@ -23,6 +23,9 @@ from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
 
 
+_KV = {"f32": torch.float32, "f16": torch.float16}
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCore:
     """The device's side of an engine.
@@ -60,7 +63,7 @@ def build_core(
     recorder = recorder or NullRecorder()
     config = target.config
     place = device.torch_device
-    shape = (plan.num_pages, plan.page_size, config.num_kv_heads, config.head_dim, place)
+    shape = (plan.num_pages, plan.page_size, config.num_kv_heads, config.head_dim, place, _KV[plan.kv_dtype])
     cache = KvCache.make(config.num_layers, *shape)
     draft_cache = KvCache.make(1, *shape) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))

@@ -1,4 +1,4 @@
-"""The tensors behind the pages: one a layer, [S, 2 K, D] float32 (keys, then values)."""
+"""The tensors behind the pages: one a layer, [S, 2 K, D] (keys, then values), float32 or float16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class KvCache:
     """Keys and values of one model.
 
     Attributes:
-        layers: for each layer float32 [slots, 2 x kv heads, head dim].
+        layers: for each layer float32 or float16 [slots, 2 x kv heads, head dim].
         page_size: slots a page.
     """
 
@@ -32,6 +32,7 @@ class KvCache:
         num_kv_heads: int,
         head_dim: int,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> KvCache:
         """Make room for `num_pages` pages and the scratch page; on a CPU a page costs memory once written.
 
@@ -40,9 +41,9 @@ class KvCache:
         """
         shape = ((num_pages + 1) * page_size, 2 * num_kv_heads, head_dim)
         try:
-            return cls([_zeros(shape, device) for _ in range(num_layers)], page_size)
+            return cls([_zeros(shape, device, dtype) for _ in range(num_layers)], page_size)
         except (MemoryError, ValueError, RuntimeError) as error:  # numpy has the first two, torch the last
-            gigabytes = num_layers * shape[0] * shape[1] * shape[2] * 4 / 1e9
+            gigabytes = num_layers * shape[0] * shape[1] * shape[2] * dtype.itemsize / 1e9
             raise UsageError(
                 f"{num_pages} pages of {page_size} tokens are {gigabytes:.1f} GB of keys and values, which this "
                 "machine cannot reserve. Lower --num-pages, --max-model-len or --max-requests."
@@ -54,8 +55,8 @@ class KvCache:
         return sum(layer.nbytes for layer in self.layers)
 
 
-def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if device.type != "cpu":
-        return torch.zeros(shape, device=device)
+        return torch.zeros(shape, device=device, dtype=dtype)
     # numpy takes zeroed memory from the system untouched, torch.zeros writes all of it.
-    return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return torch.from_numpy(np.zeros(shape, dtype=np.float16 if dtype == torch.float16 else np.float32))

@@ -5,11 +5,16 @@
 #include "vector.h"
 
 /* p: qkv float [rows, (Q + 2 K) D], factors [rows, 2 D], slots int64 [rows], cache, queries out [rows, Q D].
- * n: rows, Q, K, D, slots of the cache. */
+ * n: rows, Q, K, D, slots of the cache, whether the cache is half precision. */
 static void rope_store(const ss_node *node, int thread, int threads) {
-    int64_t Q = node->n[1], K = node->n[2], D = node->n[3], begin, end;
+    int64_t Q = node->n[1], K = node->n[2], D = node->n[3], half = node->n[5], begin, end;
     const int64_t *slots = node->p[2];
     share(node->n[0], thread, threads, &begin, &end);
+    float *turned = half ? ss_scratch(K * D * (int64_t)sizeof(float)) : NULL;
+    if (half && !turned) {
+        ss_fail();
+        return;
+    }
     for (int64_t row = begin; row < end; row++) {
         if (slots[row] < 0 || slots[row] >= node->n[4]) {
             ss_fail();
@@ -17,68 +22,80 @@ static void rope_store(const ss_node *node, int thread, int threads) {
         }
         const float *qkv = (const float *)node->p[0] + row * (Q + 2 * K) * D;
         const float *cosine = (const float *)node->p[1] + row * 2 * D, *sine = cosine + D;
-        float *cache = (float *)node->p[3] + slots[row] * 2 * K * D;
+        char *cache = (char *)node->p[3] + slots[row] * 2 * K * D * (half ? 2 : 4);
         float *queries = (float *)node->p[4] + row * Q * D;
+        float *keys = half ? turned : (float *)cache;
         for (int64_t head = 0; head < Q + K; head++) {
             const float *x = qkv + head * D;
-            float *out = head < Q ? queries + head * D : cache + (head - Q) * D;
+            float *out = head < Q ? queries + head * D : keys + (head - Q) * D;
             for (int64_t i = 0; i < D / 2; i++) {
                 out[i] = x[i] * cosine[i] + x[i + D / 2] * sine[i];
                 out[i + D / 2] = x[i + D / 2] * cosine[i + D / 2] + x[i] * sine[i + D / 2];
             }
         }
-        memcpy(cache + K * D, qkv + (Q + K) * D, (size_t)(K * D) * sizeof(float));
-    }
-}
-
-/* The keys or values of one key-value head: where they begin and how far a slot is from the next. */
-typedef struct {
-    const float *cache;
-    const int64_t *pages;
-    int64_t page_size, stride, length;
-} context;
-
-enum { MAX_GROUP = 4 };
-
-/* A head's keys are short pieces, a slot apart, which the processor's own prefetcher does not follow. */
-enum { AHEAD = 6 };
-
-INLINE void ahead(const float *p, int64_t floats) {
-    for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(p + i);
-}
-
-/* G query heads that read the same keys: a key is loaded once for all of them. G and, where it is 64, D are constants
- * of each call, so that the loops unroll; what one head gives is the same in every company.
- * scores[head * room + position] = query . key * scale; most[head] is the largest. */
-INLINE void score(const float *query, context keys, int G, int64_t D, float *scores, int64_t room, float *most) {
-    float scale = 1.0f / sqrtf((float)D);
-    for (int g = 0; g < G; g++) most[g] = -INFINITY;
-    for (int64_t first = 0, page = 0; first < keys.length; first += keys.page_size, page++) {
-        const float *key = keys.cache + keys.pages[page] * keys.page_size * keys.stride;
-        int64_t last = first + keys.page_size < keys.length ? first + keys.page_size : keys.length;
-        for (int64_t position = first; position < last; position++, key += keys.stride) {
-            ahead(key + AHEAD * keys.stride, D);
-            f8 dot[MAX_GROUP];
-            for (int g = 0; g < G; g++) dot[g] = all8(0);
-            for (int64_t i = 0; i < D; i += 8) {
-                f8 k = load8(key + i);
-                for (int g = 0; g < G; g++) dot[g] += load8(query + g * D + i) * k;
-            }
-            for (int g = 0; g < G; g++) {
-                float value = sum8(dot[g]) * scale;
-                scores[g * room + position] = value;
-                most[g] = value > most[g] ? value : most[g];
-            }
+        const float *values = qkv + (Q + K) * D;
+        if (half) {
+            narrow((uint16_t *)cache, keys, K * D);
+            narrow((uint16_t *)cache + K * D, values, K * D);
+        } else {
+            memcpy((float *)cache + K * D, values, (size_t)(K * D) * sizeof(float));
         }
     }
 }
 
-/* scores become exp(score - most), and their sum is returned. The row ends in -infinity up to a multiple of 8. */
-INLINE float soften(float *scores, int64_t length, float most) {
+/* The keys or values of one key-value head of one request, float or half precision. */
+typedef struct {
+    const char *cache;
+    const int64_t *pages;
+    int64_t page_size, stride; /* slots a page, bytes from a slot to the next */
+} context;
+
+/* Query heads and rows that read the same keys, and are worked on together. */
+enum { TOGETHER = 12, FEW = 4 };
+typedef struct {
+    const float *query[TOGETHER];
+    float *out[TOGETHER];
+    int64_t length[TOGETHER]; /* keys that it may see */
+    int count;
+    int64_t longest;
+} queries;
+
+/* A head's keys are short pieces, a slot apart, and the next page is anywhere: the processor's own prefetcher follows
+ * neither. So each slot fetches its like in the next page. */
+INLINE void fetch(const char *p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
+INLINE f8 load_cached(const char *p, int64_t i, int half) {
+    return half ? widen8((const uint16_t *)p + i) : load8((const float *)p + i);
+}
+
+/* Keys [first, last) of one page: scores[position] = query . key * scale for each of G queries. A key is loaded once
+ * for all of them. G, half and, where it is 64, D are constants of each call, so that the loops unroll; what one query
+ * gets is the same in every company. */
+INLINE void score(const float *const *query, const char *key, int64_t to_next, int64_t stride, int64_t first,
+                  int64_t last, int G, int half, int64_t D, float scale, float *scores, int64_t room) {
+    for (int64_t position = first; position < last; position++, key += stride) {
+        fetch(key + to_next, D * (half ? 2 : 4));
+        f8 dot[FEW];
+        for (int g = 0; g < FEW; g++) dot[g] = all8(0);
+        for (int64_t i = 0; i < D; i += 8) {
+            f8 k = load_cached(key, i, half);
+            for (int g = 0; g < G; g++) dot[g] += load8(query[g] + i) * k;
+        }
+        f4 sums = sums8(dot) * scale;
+        for (int g = 0; g < G; g++) scores[g * room + position] = sums[g];
+    }
+}
+
+/* scores become exp(score - largest), and their sum is returned. The row ends in zeros up to a multiple of 8. */
+INLINE float soften(float *scores, int64_t length) {
     for (int64_t position = length; position % 8; position++) scores[position] = -INFINITY;
-    f8 total = all8(0);
+    f8 most = all8(-INFINITY), total = all8(0);
+    for (int64_t position = 0; position < length; position += 8) most = max8(most, load8(scores + position));
+    float top = top8(most);
     for (int64_t position = 0; position < length; position += 8) {
-        f8 s = load8(scores + position) - most;
+        f8 s = load8(scores + position) - top;
         i8x beyond = s == all8(-INFINITY);
         s = (f8)(~beyond & (i8x)exp8(s));
         total += s;
@@ -87,74 +104,122 @@ INLINE float soften(float *scores, int64_t length, float most) {
     return sum8(total);
 }
 
-/* out[head] = sum of weights[position] * value / total[head], for N x 8 of the heads' dimensions. */
-INLINE void mix(const float *weights, int64_t room, context values, int G, int N, int64_t D, const float *total,
-                float *out) {
-    f8 sum[MAX_GROUP][4];
+/* Values [first, last) of one page, for N x 8 of the head's dimensions: sum[query] += weights[position] * value. */
+INLINE void mix(const float *weights, int64_t room, const char *value, int64_t to_next, int64_t stride,
+                int64_t first, int64_t last, int G, int half, int N, float *const *sum, int64_t at) {
+    f8 total[FEW][2];
     for (int g = 0; g < G; g++)
-        for (int n = 0; n < N; n++) sum[g][n] = all8(0);
-    for (int64_t first = 0, page = 0; first < values.length; first += values.page_size, page++) {
-        const float *value = values.cache + values.pages[page] * values.page_size * values.stride;
-        int64_t last = first + values.page_size < values.length ? first + values.page_size : values.length;
-        for (int64_t position = first; position < last; position++, value += values.stride) {
-            ahead(value + AHEAD * values.stride, 8 * N);
-            for (int n = 0; n < N; n++) {
-                f8 v = load8(value + 8 * n);
-                for (int g = 0; g < G; g++) sum[g][n] += all8(weights[g * room + position]) * v;
-            }
+        for (int n = 0; n < N; n++) total[g][n] = load8(sum[g] + at + 8 * n);
+    for (int64_t position = first; position < last; position++, value += stride) {
+        fetch(value + to_next + at * (half ? 2 : 4), 1);
+        for (int n = 0; n < N; n++) {
+            f8 v = load_cached(value, at + 8 * n, half);
+            for (int g = 0; g < G; g++) total[g][n] += all8(weights[g * room + position]) * v;
         }
     }
     for (int g = 0; g < G; g++)
-        for (int n = 0; n < N; n++) store8(out + g * D + 8 * n, sum[g][n] / total[g]);
+        for (int n = 0; n < N; n++) store8(sum[g] + at + 8 * n, total[g][n]);
 }
 
-INLINE void attend(const float *query, context keys, int G, int64_t K, int64_t D, float *scores, float *out) {
-    int64_t room = (keys.length + 7) / 8 * 8;
-    float most[MAX_GROUP], total[MAX_GROUP];
-    score(query, keys, G, D, scores, room, most);
-    for (int g = 0; g < G; g++) total[g] = soften(scores + g * room, keys.length, most[g]);
-    context values = keys;
-    values.cache += K * D;
-    int64_t done = 0;
-    for (; done + 32 <= D; done += 32, values.cache += 32)
-        mix(scores, room, values, G, 4, D, total, out + done);
-    for (; done < D; done += 8, values.cache += 8) mix(scores, room, values, G, 1, D, total, out + done);
+/* One of the two passes over the pages for queries [q, q + G): positions that all of them see together, the rest of
+ * each alone. A query's positions come in order either way. */
+INLINE void pass(const queries *them, int q, int G, context keys, int values, int half, int64_t D, float *scores,
+                 int64_t room) {
+    float scale = 1.0f / sqrtf((float)D);
+    int64_t all = them->length[q], longest = all;
+    for (int g = 1; g < G; g++) {
+        all = them->length[q + g] < all ? them->length[q + g] : all;
+        longest = them->length[q + g] > longest ? them->length[q + g] : longest;
+    }
+    for (int64_t begin = 0, page = 0; begin < longest; begin += keys.page_size, page++) {
+        const char *slots = keys.cache + keys.pages[page] * keys.page_size * keys.stride;
+        int more = begin + keys.page_size < longest;
+        int64_t to_next = (keys.pages[page + more] - keys.pages[page]) * keys.page_size * keys.stride;
+        int64_t end = begin + keys.page_size, both = all < begin ? begin : all < end ? all : end;
+        float *const *out = them->out + q;
+        if (values) {
+            for (int64_t at = 0; at + 16 <= D; at += 16)
+                mix(scores + q * room, room, slots, to_next, keys.stride, begin, both, G, half, 2, out, at);
+            if (D % 16) mix(scores + q * room, room, slots, to_next, keys.stride, begin, both, G, half, 1, out, D - 8);
+        } else {
+            score(them->query + q, slots, to_next, keys.stride, begin, both, G, half, D, scale, scores + q * room, room);
+        }
+        slots += (both - begin) * keys.stride;
+        for (int g = q; g < q + G; g++) {
+            int64_t own = them->length[g] < end ? them->length[g] : end;
+            if (own <= both) continue;
+            if (values) {
+                for (int64_t at = 0; at < D; at += 8)
+                    mix(scores + g * room, room, slots, to_next, keys.stride, both, own, 1, half, 1, them->out + g, at);
+            } else {
+                score(them->query + g, slots, to_next, keys.stride, both, own, 1, half, D, scale, scores + g * room, room);
+            }
+        }
+    }
 }
 
-static void attend_some(const float *query, context keys, int G, int64_t K, int64_t D, float *scores, float *out) {
-    if (D == 64 && G == 1) attend(query, keys, 1, K, 64, scores, out);
-    else if (D == 64 && G == 2) attend(query, keys, 2, K, 64, scores, out);
-    else if (D == 64 && G == 3) attend(query, keys, 3, K, 64, scores, out);
-    else if (D == 64 && G == 4) attend(query, keys, 4, K, 64, scores, out);
-    else
-        for (int g = 0; g < G; g++) attend(query + g * D, keys, 1, K, D, scores, out + g * D);
+INLINE void attend(const queries *them, context keys, int half, int64_t K, int64_t D, float *scores) {
+    int64_t room = (them->longest + 7) / 8 * 8;
+    for (int values = 0; values < 2; values++) {
+        for (int q = 0; q < them->count; q += FEW) {
+            if (them->count - q >= 4) pass(them, q, 4, keys, values, half, D, scores, room);
+            else if (them->count - q == 3) pass(them, q, 3, keys, values, half, D, scores, room);
+            else
+                for (int g = q; g < them->count; g++) pass(them, g, 1, keys, values, half, D, scores, room);
+        }
+        for (int q = 0; q < them->count; q++) {
+            float *out = them->out[q];
+            if (values) {
+                f8 total = all8(scores[TOGETHER * room + q]);
+                for (int64_t i = 0; i < D; i += 8) store8(out + i, load8(out + i) / total);
+            } else {
+                scores[TOGETHER * room + q] = soften(scores + q * room, them->length[q]);
+                memset(out, 0, (size_t)D * sizeof(float));
+            }
+        }
+        keys.cache += K * D * (half ? 2 : 4); /* a slot holds all keys, then all values */
+    }
 }
 
 /* p: queries float [rows, Q, D], cache [slots, 2 K, D], pages int64 [requests, P], positions int64 [rows],
- * out [rows, Q D]. n: rows, requests, P, page size, Q, K, D. Heads are a multiple of 8 wide. */
+ * out [rows, Q D]. n: rows, requests, P, page size, Q, K, D, whether the cache is half precision. Heads are a
+ * multiple of 8 wide.
+ *
+ * Work is shared out in the order request, key-value head, row, query head: neighbours read the same keys. */
 static void attention(const ss_node *node, int thread, int threads) {
-    int64_t rows = node->n[0], P = node->n[2], page_size = node->n[3];
-    int64_t Q = node->n[4], K = node->n[5], D = node->n[6], width = rows / node->n[1], begin, end;
-    const int64_t *pages = node->p[2], *positions = node->p[3];
+    int64_t rows = node->n[0], P = node->n[2], page_size = node->n[3], half = node->n[7];
+    int64_t Q = node->n[4], K = node->n[5], D = node->n[6], width = rows / node->n[1], group = Q / K, begin, end;
+    const int64_t *positions = node->p[3];
     share(rows * Q, thread, threads, &begin, &end);
-    for (int64_t i = begin, some; i < end; i += some) {
-        /* As many heads as share this one's keys and are this thread's. */
-        int64_t row = i / Q, head = i % Q, group = Q / K, length = positions[row] + 1;
-        some = group - head % group;
-        some = some < end - i ? some : end - i;
-        some = some < MAX_GROUP ? some : MAX_GROUP;
-        if (length < 1 || length > P * page_size) {
-            ss_fail();
-            return;
+    for (int64_t i = begin; i < end;) {
+        int64_t head = i / (width * group) % K, request = i / (width * Q), within = i % (width * group);
+        int64_t left = width * group - within < end - i ? width * group - within : end - i;
+        queries them = {.count = (int)(left < TOGETHER ? left : TOGETHER)};
+        for (int q = 0; q < them.count; q++) {
+            int64_t row = request * width + (within + q) / group, length = positions[row] + 1;
+            int64_t at = (row * Q + head * group + (within + q) % group) * D;
+            if (length < 1 || length > P * page_size) {
+                ss_fail();
+                return;
+            }
+            them.query[q] = (const float *)node->p[0] + at;
+            them.out[q] = (float *)node->p[4] + at;
+            them.length[q] = length;
+            them.longest = length > them.longest ? length : them.longest;
         }
-        float *scores = ss_scratch(MAX_GROUP * (length + 8) * (int64_t)sizeof(float));
+        float *scores = ss_scratch(TOGETHER * (them.longest + 9) * (int64_t)sizeof(float));
         if (!scores) {
             ss_fail();
             return;
         }
-        context keys = {(const float *)node->p[1] + head / group * D, pages + row / width * P, page_size, 2 * K * D,
-                        length};
-        attend_some((const float *)node->p[0] + i * D, keys, (int)some, K, D, scores, (float *)node->p[4] + i * D);
+        int64_t bytes = half ? 2 : 4;
+        context keys = {(const char *)node->p[1] + head * D * bytes, (const int64_t *)node->p[2] + request * P,
+                        page_size, 2 * K * D * bytes};
+        if (D == 64 && half) attend(&them, keys, 1, K, 64, scores);
+        else if (D == 64) attend(&them, keys, 0, K, 64, scores);
+        else if (half) attend(&them, keys, 1, K, D, scores);
+        else attend(&them, keys, 0, K, D, scores);
+        i += them.count;
     }
 }
 

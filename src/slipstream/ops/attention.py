@@ -1,6 +1,6 @@
 """Attention over paged KV: rotary embedding, store, gather, attend. Legend of shapes: `slipstream.ops`.
 
-A layer's cache is [S, 2 K, D] float32: for each slot the keys of all heads, then the values.
+A layer's cache is [S, 2 K, D], float32 or float16: for each slot the keys of all heads, then the values.
 
 PyTorch's kernel wants the context gathered and a mask; the native one walks the pages itself.
 
@@ -64,7 +64,7 @@ def rope_and_store(
         qkv_RO: [R, (Q + 2 K) D], any floating dtype.
         factors_RD: of `rope_rows`.
         slots_R: int64, where each row's key and value go; rows of padding share the scratch page.
-        cache_SKD: float32 [S, 2 K, D], written in place.
+        cache_SKD: float32 or float16 [S, 2 K, D], written in place.
 
     Su et al., "RoFormer", 2021, in the half-split order of Hugging Face's Llama.
     """
@@ -76,7 +76,7 @@ def rope_and_store(
     rotated = torch.addcmul(turned * cosines, swapped, sines)
     keys = rotated.narrow(1, num_heads, num_kv_heads)
     values = heads.narrow(1, num_heads + num_kv_heads, num_kv_heads)
-    cache_SKD.index_copy_(0, slots_R, torch.cat((keys, values), dim=1))
+    cache_SKD.index_copy_(0, slots_R, torch.cat((keys, values), dim=1).to(cache_SKD.dtype))
     return rotated.narrow(1, 0, num_heads)
 
 
@@ -89,13 +89,19 @@ def _rope_and_store(
     num_heads: int,
     num_kv_heads: int,
 ) -> Lowered | None:
-    if not float_row_major(qkv_RO, factors_RD, cache_SKD) or not slots_R.is_contiguous():
+    if not float_row_major(qkv_RO, factors_RD) or not _native_cache(cache_SKD) or not slots_R.is_contiguous():
         return None
     rows, head_dim = qkv_RO.shape[0], cache_SKD.shape[2]
     out = torch.empty(rows, num_heads, head_dim)
     tensors = (qkv_RO, factors_RD, slots_R, cache_SKD, out)
-    sizes = (rows, num_heads, num_kv_heads, head_dim, cache_SKD.shape[0])
+    half = cache_SKD.dtype == torch.float16
+    sizes = (rows, num_heads, num_kv_heads, head_dim, cache_SKD.shape[0], half)
     return Lowered(out, [make_node(Kernel.ROPE_STORE, [t.data_ptr() for t in tensors], sizes)])
+
+
+def _native_cache(cache_SKD: torch.Tensor) -> bool:
+    dtype_ok = cache_SKD.dtype in (torch.float32, torch.float16)
+    return dtype_ok and cache_SKD.is_contiguous() and cache_SKD.device.type == "cpu"
 
 
 def attention_context(
@@ -155,7 +161,7 @@ def paged_attention(
 
     Args:
         query_RQD: float32 [R, Q, D].
-        cache_SKD: float32 [S, 2 K, D].
+        cache_SKD: float32 or float16 [S, 2 K, D].
         pages_BP, positions_R: as for `kv_index`.
         page_size: slots a page.
         context: of `attention_context`.
@@ -171,7 +177,7 @@ def paged_attention(
         query = query.expand(-1, _MIN_WIDTH, -1, -1, -1)
     query = query.permute(0, 2, 1, 3, 4).reshape(num_requests, num_kv_heads, mask_rows, head_dim)
     gathered = cache_SKD.index_select(0, slots).view(num_requests, length, 2 * num_kv_heads, head_dim)
-    gathered = gathered.transpose(1, 2)
+    gathered = gathered.transpose(1, 2).float()
     keys, values = gathered.narrow(1, 0, num_kv_heads), gathered.narrow(1, num_kv_heads, num_kv_heads)
     out = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
     out = out.view(num_requests, num_kv_heads, -1, group, head_dim).permute(0, 2, 1, 3, 4)
@@ -189,9 +195,10 @@ def _paged_attention(
 ) -> Lowered | None:
     rows, num_heads, head_dim = query_RQD.shape
     indices_ok = pages_BP.is_contiguous() and positions_R.is_contiguous()
-    if head_dim % _VECTOR or not indices_ok or not float_row_major(query_RQD, cache_SKD):
+    if head_dim % _VECTOR or not indices_ok or not float_row_major(query_RQD) or not _native_cache(cache_SKD):
         return None
     out = torch.empty(rows, num_heads * head_dim)
     tensors = (query_RQD, cache_SKD, pages_BP, positions_R, out)
-    sizes = (rows, *pages_BP.shape, page_size, num_heads, cache_SKD.shape[1] // 2, head_dim)
+    half = cache_SKD.dtype == torch.float16
+    sizes = (rows, *pages_BP.shape, page_size, num_heads, cache_SKD.shape[1] // 2, head_dim, half)
     return Lowered(out, [make_node(Kernel.ATTENTION, [t.data_ptr() for t in tensors], sizes)])
