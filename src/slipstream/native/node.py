@@ -36,18 +36,28 @@ class Node(ctypes.Structure):
     """One operation over fixed addresses."""
 
     _fields_ = (
-        ("op", ctypes.c_int64),
+        ("op", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("section", ctypes.c_int32),
+        ("branch", ctypes.c_int16),
+        ("branches", ctypes.c_int16),
         ("p", ctypes.c_void_p * _POINTERS),
         ("n", ctypes.c_int64 * _SIZES),
         ("f", ctypes.c_double),
     )
 
 
+class Times(ctypes.Structure):
+    """Where a run puts what it measures (`ss_times`): addresses of int64 arrays."""
+
+    _fields_ = (("spent", ctypes.c_void_p), ("began", ctypes.c_void_p), ("ended", ctypes.c_void_p))
+
+
 #: The same structure for `struct`, which fills it several times faster than ctypes does.
-_LAYOUT = struct.Struct(f"q{_POINTERS}Q{_SIZES}qd")
+_LAYOUT = struct.Struct(f"iiihh{_POINTERS}Q{_SIZES}qd")
 
 
 def make_node(kernel: Kernel, pointers: Sequence[int], sizes: Sequence[int], f: float = 0.0) -> Node:
     """Return a node; pointers are addresses, 0 for none."""
     unused = (0,) * (_POINTERS - len(pointers)), (0,) * (_SIZES - len(sizes))
-    return Node.from_buffer_copy(_LAYOUT.pack(kernel, *pointers, *unused[0], *sizes, *unused[1], f))
+    return Node.from_buffer_copy(_LAYOUT.pack(kernel, 0, 0, 0, 1, *pointers, *unused[0], *sizes, *unused[1], f))

@@ -4,6 +4,9 @@
  * node and does its share; the team meets at a barrier after each node, so a node may read what any thread wrote
  * in an earlier one.
  *
+ * Nodes of independent branches may run side by side: neighbouring nodes with the same section and more than one branch.
+ * The team splits over the branches and meets again behind the section.
+ *
  * A row of a result depends on that row of the input alone, and on nothing that says how many rows or threads
  * there are: each row is computed by the same instructions in the same order.
  */
@@ -12,11 +15,15 @@
 
 #include <stdint.h>
 
-enum { SS_POINTERS = 8, SS_SIZES = 10 };
+enum { SS_POINTERS = 8, SS_SIZES = 10, SS_BRANCHES = 8 };
 
 /* Mirrored by slipstream/native/node.py, which tests hold to this size. */
 typedef struct {
-    int64_t op;
+    int32_t op;
+    int32_t group;    /* whose time this node's counts to */
+    int32_t section;  /* of neighbours that share branches */
+    int16_t branch;   /* 0 .. branches - 1 */
+    int16_t branches; /* 1: the whole team works on it */
     void *p[SS_POINTERS];
     int64_t n[SS_SIZES];
     double f;
@@ -42,6 +49,13 @@ enum ss_op {
     SS_COMMIT,
     SS_OPS
 };
+
+/* What a run measures, in ns of the monotonic clock. */
+typedef struct {
+    int64_t *spent; /* [SS_OPS]: added to; the calling thread's time, waits included */
+    int64_t *began; /* [groups]: when the group's first node began */
+    int64_t *ended; /* [groups]: when its last node ended */
+} ss_times;
 
 typedef void (*ss_kernel)(const ss_node *node, int thread, int threads);
 

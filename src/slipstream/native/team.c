@@ -35,8 +35,10 @@ static struct {
     const ss_node *nodes;
     int64_t count;
     int threads;
+    const ss_times *times;
     barrier between_nodes; /* of the threads that run the job */
-    barrier at_end;        /* of the whole team */
+    barrier in_branch[SS_BRANCHES];
+    barrier at_end; /* of the whole team */
     unsigned seen_at_start[MAX_THREADS];
 } team = {.entry = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
@@ -89,18 +91,52 @@ static void meet(barrier *at, int threads) {
     }
 }
 
-/* spent, if not NULL, gets the time in ns of each node added to its operation's, the wait for the slowest thread
- * included. */
-static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, int64_t *spent) {
-    int64_t last = spent ? now_ns() : 0;
-    for (int64_t i = 0; i < count; i++) {
+/* The clock of one thread: a node's time is from the end of the one before it to its own, so waits are in it. */
+typedef struct {
+    const ss_times *times; /* NULL: this thread measures nothing */
+    int64_t last;
+    int32_t group;
+    int leads_all;
+} clock_state;
+
+static void took(clock_state *clock, const ss_node *node) {
+    if (!clock->times) return;
+    int64_t now = now_ns();
+    if (clock->leads_all) clock->times->spent[node->op] += now - clock->last;
+    if (node->group != clock->group) clock->times->began[node->group] = clock->last;
+    clock->times->ended[node->group] = now;
+    clock->group = node->group;
+    clock->last = now;
+}
+
+/* This thread's part of a section that begins at node i; returns the first node behind it. */
+static int64_t run_section(const ss_node *nodes, int64_t i, int64_t count, int thread, int threads,
+                           const ss_times *times) {
+    int branches = nodes[i].branches, branch = thread * branches / threads, section = nodes[i].section;
+    int first = (branch * threads + branches - 1) / branches;
+    int members = ((branch + 1) * threads + branches - 1) / branches - first;
+    clock_state clock = {thread == first ? times : NULL, times ? now_ns() : 0, -1, thread == 0};
+    for (; i < count && nodes[i].branches > 1 && nodes[i].section == section; i++) {
+        if (nodes[i].branch != branch) continue;
+        kernels[nodes[i].op](nodes + i, thread - first, members);
+        meet(&team.in_branch[branch], members);
+        took(&clock, nodes + i);
+    }
+    meet(&team.between_nodes, threads);
+    return i;
+}
+
+static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, const ss_times *times) {
+    clock_state clock = {thread == 0 ? times : NULL, times ? now_ns() : 0, -1, 1};
+    for (int64_t i = 0; i < count;) {
+        if (nodes[i].branches > 1 && nodes[i].branches <= threads) {
+            i = run_section(nodes, i, count, thread, threads, times);
+            if (clock.times) clock.last = now_ns();
+            continue;
+        }
         kernels[nodes[i].op](nodes + i, thread, threads);
         meet(&team.between_nodes, threads);
-        if (spent) {
-            int64_t now = now_ns();
-            spent[nodes[i].op] += now - last;
-            last = now;
-        }
+        took(&clock, nodes + i++);
     }
 }
 
@@ -122,7 +158,7 @@ static void *work(void *argument) {
             pthread_mutex_unlock(&team.lock);
         }
         seen = current;
-        if (thread < team.threads) run_share(team.nodes, team.count, thread, team.threads, NULL);
+        if (thread < team.threads) run_share(team.nodes, team.count, thread, team.threads, team.times);
         /* The last barrier keeps the job's memory alive until every worker has left it. */
         meet(&team.at_end, team.workers + 1);
     }
@@ -135,6 +171,7 @@ static int recruit(int threads) {
         team.owner = getpid();
         team.workers = team.sleeping = 0;
         atomic_store(&team.between_nodes.arrived, 0);
+        for (int b = 0; b < SS_BRANCHES; b++) atomic_store(&team.in_branch[b].arrived, 0);
         atomic_store(&team.at_end.arrived, 0);
         pthread_mutex_init(&team.lock, NULL);
         pthread_cond_init(&team.wake, NULL);
@@ -154,9 +191,9 @@ static int recruit(int threads) {
     return team.workers + 1;
 }
 
-/* Run nodes in order on `threads` threads, and add each operation's time in ns to spent[SS_OPS]. Returns 0, or 1 where
- * a kernel met an index out of range or had no memory. */
-int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *spent) {
+/* Run nodes in order on `threads` threads, and measure unless times is NULL. Returns 0, or 1 where a kernel met an index
+ * out of range or had no memory. */
+int ss_run(const ss_node *nodes, int64_t count, int threads, const ss_times *times) {
     pthread_mutex_lock(&team.entry);
     atomic_store_explicit(&failed, 0, memory_order_relaxed);
     if (threads > 1) {
@@ -164,16 +201,17 @@ int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *spent) {
         threads = threads < strength ? threads : strength;
     }
     if (threads <= 1) {
-        run_share(nodes, count, 0, 1, spent);
+        run_share(nodes, count, 0, 1, times);
     } else {
         team.nodes = nodes;
         team.count = count;
         team.threads = threads;
+        team.times = times;
         pthread_mutex_lock(&team.lock);
         atomic_fetch_add_explicit(&team.generation, 1, memory_order_release);
         if (team.sleeping) pthread_cond_broadcast(&team.wake);
         pthread_mutex_unlock(&team.lock);
-        run_share(nodes, count, 0, threads, spent);
+        run_share(nodes, count, 0, threads, times);
         meet(&team.at_end, team.workers + 1);
     }
     int result = atomic_load_explicit(&failed, memory_order_relaxed);
