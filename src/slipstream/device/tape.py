@@ -1,9 +1,9 @@
 """A recorded tape of operations: the `cpu` device's captured graph.
 
-While a tape records, each of Slipstream's ops (`slipstream.ops`) becomes one node. Any other PyTorch op that
-runs becomes a call-back node, so a capture is complete whatever the model's code does; they are counted by
-name, and our own models leave none. A replay walks the nodes over registers: the ops' functions are called
-directly, without modules, attribute look-ups or dispatch to the recorder in between.
+While a tape records, it sees every op that PyTorch dispatches. Slipstream's own (`slipstream.ops`) become nodes
+under their own names. Any other becomes a call-back node, so a capture is complete whatever the model's code does;
+they are counted by name, and our own models leave none. A replay walks the nodes over registers: the ops' functions
+are called directly, without modules, attribute look-ups or dispatch in between.
 
 A node's arguments are constants (static buffers, weights, numbers) or registers (results of earlier nodes). A
 register is dropped after its last use, so that the allocator hands the same warm memory to the next node.
@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,12 +48,37 @@ class Lowered:
     nodes: list[NativeNode]
 
 
+class OwnOp(Protocol):
+    """What a tape knows of an op of Slipstream's own.
+
+    Attributes:
+        name: its name in the graph.
+        definition: the op in plain torch.
+        run: the op, native where that is set and possible.
+    """
+
+    name: str
+
+    @property
+    def definition(self) -> Callable[..., Any]: ...
+
+    @property
+    def run(self) -> Callable[..., Any]: ...
+
+    def record(self, *args: Any, **kwargs: Any) -> tuple[Any, Lowered | None]:
+        """Run it; return its result and, where it has one for these arguments, its native form."""
+
+
+#: Slipstream's own ops, by what PyTorch's dispatcher calls (`OpOverload`).
+own_ops: dict[Any, OwnOp] = {}
+
+
 @dataclass(slots=True)
 class Node:
     """One recorded operation.
 
     Attributes:
-        name: the op's name; `aten::...` for a call-back into PyTorch.
+        name: the op's name; `aten::...` and the like for a call-back into PyTorch.
         stream: the stream that was current when it was recorded.
         function: what a replay calls.
         args: its arguments; `Register` stands for an earlier result.
@@ -96,45 +121,36 @@ class Tape:
     num_registers: int = 0
     _known: dict[int, int] = field(default_factory=dict)
     _alive: list[torch.Tensor] = field(default_factory=list)
-    _inside_op: bool = False
-    _lowered: Lowered | None = None
 
-    def record(self, name: str, stream: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run one operation now, keep it as a node, and return its result."""
-        outer, self._inside_op = self._inside_op, True
-        self._lowered = None
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._inside_op = outer
+    def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op that PyTorch dispatches now, keep it as a node, and return its result.
+
+        Raises:
+            CaptureError: it hands a device value to the host.
+        """
+        own = own_ops.get(overload)
+        name = overload.name().split(".")[0] if own is None else own.name
+        if name in _HOST_READS:
+            raise CaptureError(
+                f"graph {self.name!r} reads a device value on the host inside its capture ({name}). "
+                "Keep the value on the device, or move the read out of the captured function."
+            )
+        if own is None:
+            result, lowered, function = overload(*args, **kwargs), None, overload
+        else:
+            result, lowered = own.record(*args, **kwargs)
+            # Where it took no native form, a replay does not look for one again.
+            function = own.definition if lowered is None else own.run
         reads: list[int] = []
-        node_args = self._encode(args, reads)
-        node_kwargs = self._encode(kwargs, reads)
+        node_args, node_kwargs = self._encode(args, reads), self._encode(kwargs, reads)
         outputs = tuple(
             self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)
         )
-        node = Node(name, stream, function, node_args, node_kwargs, outputs, reads=tuple(sorted(set(reads))))
-        node.lowered, self._lowered = self._lowered, None
-        node.view = bool(getattr(function, "is_view", False))
+        node = Node(name, self.stream(), function, node_args, node_kwargs, outputs)
+        node.reads = tuple(sorted(set(reads)))
+        node.lowered = lowered
+        node.view = own is None and overload.is_view
         self.nodes.append(node)
-        return result
-
-    def note_lowered(self, lowered: Lowered) -> None:
-        """Take in the native form of the op that is being recorded."""
-        self._lowered = lowered
-
-    def record_op(
-        self, name: str, function: Callable[..., Any], definition: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Record one of Slipstream's own ops; inside another op it is part of that op's node.
-
-        A replay of an op that took no native form calls its torch definition, without looking for one again.
-        """
-        if self._inside_op:
-            return function(*args, **kwargs)
-        result = self.record(name, self.stream(), function, args, kwargs)
-        if self.nodes[-1].lowered is None:
-            self.nodes[-1].function = definition
         return result
 
     def _register(self, tensor: torch.Tensor) -> int:
@@ -250,8 +266,8 @@ def _step(node: Node) -> Callable[[list[Any]], None]:
     return step
 
 
-class _Callbacks(TorchDispatchMode):
-    """Records what runs outside Slipstream's own ops."""
+class _Recorder(TorchDispatchMode):
+    """Shows a tape every op that PyTorch dispatches; not those that run inside of one."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -265,15 +281,7 @@ class _Callbacks(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._tape._inside_op:
-            return func(*args, **(kwargs or {}))
-        name = func.name().split(".")[0]
-        if name in _HOST_READS:
-            raise CaptureError(
-                f"graph {self._tape.name!r} reads a device value on the host inside its capture ({name}). "
-                "Keep the value on the device, or move the read out of the captured function."
-            )
-        return self._tape.record(name, self._tape.stream(), func, args, kwargs or {})
+        return self._tape.record(func, args, kwargs or {})
 
 
 _active: list[Tape] = []
@@ -295,7 +303,7 @@ def recording(tape: Tape) -> Iterator[None]:
         raise CaptureError(f"graph {tape.name!r} cannot be captured while {_active[-1].name!r} is.")
     _active.append(tape)
     try:
-        with _Callbacks(tape):
+        with _Recorder(tape):
             yield
     finally:
         _active.pop()

@@ -20,7 +20,7 @@ class ForwardRows:
         slots_R: int64, where each row's key and value go.
         pages_BP: int64, the requests' pages.
         page_size: slots a page.
-        context: what PyTorch's attention reads, None for the native kernel.
+        context: what PyTorch's attention reads, nothing for the native kernel.
     """
 
     factors: torch.Tensor
@@ -28,7 +28,7 @@ class ForwardRows:
     slots_R: torch.Tensor
     pages_BP: torch.Tensor
     page_size: int
-    context: ops.Context | None
+    context: ops.Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DecoderLayer:
         qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
         query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
         attended = ops.paged_attention(
-            query, cache, rows.pages_BP, rows.positions_R, rows.page_size, rows.context
+            query, cache, rows.pages_BP, rows.positions_R, rows.page_size, *rows.context
         )
         residual_RH = ops.linear(attended, self.attn_output, None, residual_RH)
         normed = ops.rms_norm(residual_RH, self.ffn_norm, config.rms_eps, self.ffn_gate_up.activation_dtype)

@@ -18,7 +18,7 @@ from slipstream.ops.attention import (
     rope_and_store,
     rope_rows,
 )
-from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix, Q4Matrix, Q8Matrix
+from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
 from slipstream.ops.rounds import accept_and_commit, plan_rows, slots_of, verify_rows
 from slipstream.ops.rows import (
@@ -31,6 +31,7 @@ from slipstream.ops.rows import (
     stack_columns,
     to_float,
 )
+from slipstream.ops.torch_packed import Q4Matrix, Q8Matrix
 from slipstream.ops.vocabulary import argmax, logits
 
 __all__ = [

@@ -1,10 +1,11 @@
-"""Weight matrices in the formats that the kernels compute in.
+"""Weight matrices in the formats that the kernels compute in; here the interface, and float weights.
 
-    DenseMatrix   float32 or bfloat16
-    Q4Matrix      4-bit codes in blocks of 32 inputs, each block with a scale and an offset (Q4_0, Q4_1)
-    Q8Matrix      8-bit codes: the vocabulary's matrix, with exact block rows beside a fast product
+    DenseMatrix      float32 or bfloat16
+    Q4Matrix         4-bit codes in blocks of 32 inputs, each block with a scale and an offset (Q4_0, Q4_1)
+    Q8Matrix         8-bit codes: the vocabulary's matrix, with exact block rows beside a fast product
 
-These are for PyTorch's kernels, `ops.packed` has the two quantised ones for the native kernels.
+Each format's file holds its matrix and the ops on it. `ops.torch_packed` has the two quantised ones for PyTorch's
+kernels, `ops.packed` those for the native kernels.
 
 A row of a product depends on that row of the input alone: the kernels below compute a row with the same
 instructions however many rows there are (float32 from 4 rows on, hence `_FLOAT32_ROWS`). Tests hold them to it.
@@ -12,14 +13,13 @@ instructions however many rows there are (float32 from 4 rows on, hence `_FLOAT3
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from slipstream.native import library
 from slipstream.native.node import Kernel
+from slipstream.ops.registry import Native, Op, native_op, node
 
 #: Inputs that share a scale in Q4_0, Q4_1 and Q8_0.
 BLOCK = 32
@@ -27,41 +27,115 @@ BLOCK = 32
 #: PyTorch's float32 product takes other kernels, which round otherwise, below this many rows.
 _FLOAT32_ROWS = 4
 
-#: Added to an unsigned code's offset: PyTorch's int4 product computes (code - 8) * scale + offset.
-_INT4_ZERO = 8.0
 
-
-class Matrix(ABC):
+class Matrix:
     """A weight matrix of `num_out` x `num_in`; float32 outside, anything inside.
 
     Attributes:
-        activation_dtype: the dtype that its product wants its input in.
+        activation_dtype: the dtype that its product wants its input in, and that it answers in.
+        linear_op: the op that multiplies by such a matrix: x, `weights`, then bias and residual or None.
+        weights: what the op is given of the matrix.
     """
 
     num_out: int
     num_in: int
     activation_dtype: torch.dtype
+    linear_op: Op[..., torch.Tensor]
+    weights: tuple[Any, ...]
 
-    @abstractmethod
-    def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        """Return x_RI @ weight.T, in `activation_dtype`. x_RI is [rows, num_in], any floating dtype."""
+    def product(
+        self,
+        x_RI: torch.Tensor,
+        bias_O: torch.Tensor | None = None,
+        residual_RO: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return x_RI @ weight.T (+ bias) (+ residual); see `ops.linear`."""
+        return self.linear_op(x_RI, *self.weights, bias_O, residual_RO)
 
-    @abstractmethod
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the exact weight rows `ids` (int64, any shape) as float32 [..., num_in]."""
+        raise NotImplementedError(
+            f"a {type(self).__name__} is only multiplied; the vocabulary's matrix is Q8 or dense"
+        )
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of memory that the matrix holds."""
+        return sum(part.nbytes for part in self.weights if isinstance(part, torch.Tensor))
 
-    def native_product(self) -> tuple[Kernel, int] | None:
-        """Return the native kernel for `product` and the weights' address, or None where there is none."""
-        return None
 
-    def native_rows(self) -> tuple[Kernel, int] | None:
-        """Return the native kernel for `rows` and the weights' address, or None where there is none."""
+def native_product(
+    native: Native,
+    kernel: Kernel,
+    weight: torch.Tensor,
+    shape: tuple[int, int],
+    x_RI: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    residual_RO: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """Return what all native products share: float32 [R, O], or None where the kernel cannot read the arguments.
+
+    Args:
+        native: of the op.
+        kernel: that multiplies by such weights.
+        weight: in the kernel's layout.
+        shape: the matrix's (O, I).
+        x_RI, bias_O, residual_RO: as for `ops.linear`.
+    """
+    rows, (num_out, num_in) = x_RI.shape[0], shape
+    if not native.reads(torch.float32, x_RI, bias_O, residual_RO) or not native.reads(weight.dtype, weight):
         return None
+    if x_RI.shape != (rows, num_in) or (residual_RO is not None and residual_RO.shape != (rows, num_out)):
+        return None  # the definition says what is wrong
+    out_RO = torch.empty(rows, num_out)
+    tensors = (x_RI, weight, out_RO, bias_O, residual_RO)
+    return native.fill(out_RO, node(kernel, tensors, (rows, num_in, num_out)))
+
+
+def with_sums(
+    product_RO: torch.Tensor, bias_O: torch.Tensor | None, residual_RO: torch.Tensor | None
+) -> torch.Tensor:
+    """Add bias and residual to a product, which may be overwritten."""
+    if bias_O is not None:
+        product_RO = product_RO.add_(bias_O)
+    return product_RO if residual_RO is None else residual_RO + product_RO
+
+
+@native_op
+def linear_dense(
+    native: Native,
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    dtype: torch.dtype,
+    bias_O: torch.Tensor | None = None,
+    residual_RO: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`ops.linear` with float32 or bfloat16 weights, computed in `dtype`."""
+    if dtype == torch.float32:
+        kernel = Kernel.LINEAR_F32 if weight_OI.dtype == torch.float32 else Kernel.LINEAR_BF16
+        shape = weight_OI.shape[0], weight_OI.shape[1]
+        out_RO = native_product(native, kernel, weight_OI, shape, x_RI, bias_O, residual_RO)
+        if out_RO is not None:
+            return out_RO
+    num_rows = x_RI.shape[0]
+    missing = _FLOAT32_ROWS - num_rows if dtype == torch.float32 else 0
+    x_RI = x_RI.to(dtype)
+    if missing > 0:
+        x_RI = torch.nn.functional.pad(x_RI, (0, 0, 0, missing))
+    product_RO = torch.nn.functional.linear(x_RI, weight_OI.to(dtype))
+    return with_sums(product_RO[:num_rows], bias_O, residual_RO)
+
+
+@native_op
+def embed_dense(native: Native, weight_OI: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Return the rows `ids` (int64, any shape) of float32 or bfloat16 weights as float32 [..., I]."""
+    if native.reads(weight_OI.dtype, weight_OI) and native.reads(torch.int64, ids):
+        num_out, num_in = weight_OI.shape
+        out = torch.empty(*ids.shape, num_in)
+        whole = weight_OI.dtype == torch.float32
+        kernel, row = (Kernel.GATHER, num_in * 4) if whole else (Kernel.EMBED_BF16, num_in)
+        return native.fill(out, node(kernel, (weight_OI, ids, out), (ids.numel(), row, num_out)))
+    return torch.nn.functional.embedding(ids, weight_OI).float()
 
 
 class DenseMatrix(Matrix):
@@ -71,119 +145,13 @@ class DenseMatrix(Matrix):
         weight_OI: [num_out, num_in], float32 or bfloat16.
     """
 
+    linear_op = linear_dense
+
     def __init__(self, weight_OI: torch.Tensor) -> None:
         self.weight = weight_OI.contiguous()
         self.num_out, self.num_in = weight_OI.shape
         self.activation_dtype = torch.float32 if library.active() else weight_OI.dtype
-        self._min_rows = _FLOAT32_ROWS if weight_OI.dtype == torch.float32 else 1
-
-    def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        x_RI = x_RI.to(self.weight.dtype)
-        num_rows = x_RI.shape[0]
-        if num_rows >= self._min_rows:
-            return torch.nn.functional.linear(x_RI, self.weight)
-        padded = torch.nn.functional.pad(x_RI, (0, 0, 0, self._min_rows - num_rows))
-        return torch.nn.functional.linear(padded, self.weight)[:num_rows]
+        self.weights = self.weight, self.activation_dtype
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.weight[ids].float()
-
-    def native_product(self) -> tuple[Kernel, int] | None:
-        kernel = Kernel.LINEAR_F32 if self.weight.dtype == torch.float32 else Kernel.LINEAR_BF16
-        return kernel, self.weight.data_ptr()
-
-    def native_rows(self) -> tuple[Kernel, int] | None:
-        kernel = Kernel.GATHER if self.weight.dtype == torch.float32 else Kernel.EMBED_BF16
-        return kernel, self.weight.data_ptr()
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes
-
-
-class Q4Matrix(Matrix):
-    """4-bit codes, weight = scale * code + minimum, in blocks of 32 inputs.
-
-    Scales and offsets are kept in bfloat16, the dtype that PyTorch's int4 kernel computes in.
-
-    Args:
-        codes: uint8 [num_out, num_in], 0 to 15.
-        scale: float32 [num_out, num_in / 32].
-        minimum: float32 [num_out, num_in / 32].
-    """
-
-    def __init__(
-        self, codes: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32], minimum: npt.NDArray[np.float32]
-    ) -> None:
-        self.num_out, self.num_in = codes.shape
-        self.activation_dtype = torch.bfloat16
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
-            torch.from_numpy(codes).to(torch.int32), 1
-        )
-        # The kernel rounds (code - 8) * scale + offset; the offset is near zero where minimum is near
-        # -8 * scale, so rounding it to bfloat16 costs little.
-        scale_t = torch.from_numpy(scale).bfloat16()
-        offset_t = (torch.from_numpy(minimum) + _INT4_ZERO * scale_t.float()).bfloat16()
-        self.scales_and_offsets = torch.stack((scale_t, offset_t), dim=-1).transpose(0, 1).contiguous()
-
-    def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            x_RI.bfloat16(), self.packed, BLOCK, self.scales_and_offsets
-        )
-        return result
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("a Q4Matrix is only multiplied; the vocabulary's matrix is Q8 or dense")
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.packed.nbytes + self.scales_and_offsets.nbytes)
-
-
-class Q8Matrix(Matrix):
-    """8-bit codes for a vocabulary's matrix: exact rows by blocks, products by whole rows.
-
-    PyTorch's int8 kernel takes one scale a row, Q8_0 has one a block of 32. So the product is computed on
-    codes re-rounded to a row's scale (to find candidates), and `rows` gives the exact blocks (to embed, and to
-    score the candidates: `ops.logits`).
-
-    Args:
-        codes: int8 [num_out, num_in].
-        scale: float32 [num_out, num_in / 32].
-    """
-
-    def __init__(self, codes: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> None:
-        self.num_out, self.num_in = codes.shape
-        self.activation_dtype = torch.bfloat16
-        self.codes = torch.from_numpy(np.ascontiguousarray(codes))
-        self.block_scale = torch.from_numpy(np.ascontiguousarray(scale))
-        self.row_codes = torch.empty_like(self.codes)
-        self.row_scale = torch.empty(self.num_out, dtype=torch.bfloat16)
-        for start in range(0, self.num_out, 4096):  # in parts: the float copy of a whole vocabulary is large
-            part = slice(start, start + 4096)
-            weight = self._dequantise(self.codes[part], self.block_scale[part])
-            row_scale = (weight.abs().amax(1) / 127).clamp_min(1e-12).bfloat16()
-            self.row_codes[part] = (
-                (weight / row_scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-            )
-            self.row_scale[part] = row_scale
-
-    @staticmethod
-    def _dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        blocks = codes.float().unflatten(-1, (-1, BLOCK)) * scale.unsqueeze(-1)
-        flat: torch.Tensor = blocks.flatten(-2)
-        return flat
-
-    def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.aten._weight_int8pack_mm(
-            x_RI.bfloat16(), self.row_codes, self.row_scale
-        )
-        return result
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._dequantise(self.codes[ids], self.block_scale[ids])
-
-    @property
-    def nbytes(self) -> int:
-        parts = (self.codes, self.block_scale, self.row_codes, self.row_scale)
-        return sum(part.nbytes for part in parts)
+        return embed_dense(self.weight, ids)

@@ -14,9 +14,60 @@ import torch
 
 from slipstream.native import memory
 from slipstream.native.node import Kernel
-from slipstream.ops.matrix import BLOCK, Matrix
+from slipstream.ops.matrix import BLOCK, Matrix, native_product, with_sums
+from slipstream.ops.registry import Native, native_op, node
 
+#: Outputs a tile.
 TILE = 16
+
+#: Bytes of a block's codes, 16 outputs x 32 inputs; half-precision scales follow, then in Q4 the minima.
+_Q4_CODES, _Q8_CODES = TILE * BLOCK // 2, TILE * BLOCK
+
+
+@native_op
+def linear_q4(
+    native: Native,
+    x_RI: torch.Tensor,
+    tiles: torch.Tensor,
+    num_out: int,
+    bias_O: torch.Tensor | None = None,
+    residual_RO: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`ops.linear` with a `PackedQ4Matrix` of `num_out` outputs, float32."""
+    shape = num_out, tiles.shape[1] * BLOCK
+    out_RO = native_product(native, Kernel.LINEAR_Q4, tiles, shape, x_RI, bias_O, residual_RO)
+    if out_RO is not None:
+        return out_RO
+    weight_OI = _q4_weight(tiles).narrow(0, 0, num_out)
+    return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
+
+
+@native_op
+def linear_q8(
+    native: Native,
+    x_RI: torch.Tensor,
+    tiles: torch.Tensor,
+    num_out: int,
+    bias_O: torch.Tensor | None = None,
+    residual_RO: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`ops.linear` with a `PackedQ8Matrix` of `num_out` outputs, float32."""
+    shape = num_out, tiles.shape[1] * BLOCK
+    out_RO = native_product(native, Kernel.LINEAR_Q8, tiles, shape, x_RI, bias_O, residual_RO)
+    if out_RO is not None:
+        return out_RO
+    weight_OI = _q8_weight(tiles).narrow(0, 0, num_out)
+    return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
+
+
+@native_op
+def embed_q8(native: Native, tiles: torch.Tensor, num_out: int, ids: torch.Tensor) -> torch.Tensor:
+    """Return the rows `ids` (int64, any shape) of a `PackedQ8Matrix` of `num_out` rows as float32 [..., I]."""
+    num_in = tiles.shape[1] * BLOCK
+    if native.reads(torch.uint8, tiles) and native.reads(torch.int64, ids):
+        out = torch.empty(*ids.shape, num_in)
+        return native.fill(out, node(Kernel.EMBED_Q8, (tiles, ids, out), (ids.numel(), num_in, num_out)))
+    return torch.nn.functional.embedding(ids, _q8_weight(tiles).narrow(0, 0, num_out))
 
 
 class PackedMatrix(Matrix):
@@ -27,33 +78,20 @@ class PackedMatrix(Matrix):
         tiles: uint8 [num_out / 16 rounded up, num_in / 32, bytes a block].
     """
 
-    product_kernel: Kernel
+    activation_dtype = torch.float32
 
     def __init__(self, num_out: int, num_in: int, tiles: npt.NDArray[np.uint8]) -> None:
         self.num_out, self.num_in = num_out, num_in
-        self.activation_dtype = torch.float32
         place = memory.weights.take(tiles.nbytes).reshape(tiles.shape)
         place[...] = tiles
         self.tiles = torch.from_numpy(place)
-
-    def product(self, x_RI: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("a packed matrix is multiplied by native kernels; see ops.linear")
-
-    def native_product(self) -> tuple[Kernel, int] | None:
-        return self.product_kernel, self.tiles.data_ptr()
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("a packed matrix is read by native kernels; see ops.embedding")
-
-    @property
-    def nbytes(self) -> int:
-        return self.tiles.nbytes
+        self.weights = self.tiles, num_out
 
 
 class PackedQ4Matrix(PackedMatrix):
     """4-bit codes, weight = scale * code + minimum."""
 
-    product_kernel = Kernel.LINEAR_Q4
+    linear_op = linear_q4
 
     @classmethod
     def pack(
@@ -70,7 +108,7 @@ class PackedQ4Matrix(PackedMatrix):
 class PackedQ8Matrix(PackedMatrix):
     """8-bit codes, weight = scale * code."""
 
-    product_kernel = Kernel.LINEAR_Q8
+    linear_op = linear_q8
 
     @classmethod
     def pack(cls, codes: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> PackedQ8Matrix:
@@ -79,8 +117,8 @@ class PackedQ8Matrix(PackedMatrix):
         parts = (_by_four(_tiled(codes.view(np.uint8))), _half_bytes(scale))
         return cls(num_out, num_in, np.concatenate(parts, axis=-1))
 
-    def native_rows(self) -> tuple[Kernel, int] | None:
-        return Kernel.EMBED_Q8, self.tiles.data_ptr()
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return embed_q8(self.tiles, self.num_out, ids)
 
 
 def _tiled(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -103,3 +141,45 @@ def _half_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     padded = np.pad(values.astype(np.float16), ((0, -num_out % TILE), (0, 0)))
     ordered = np.ascontiguousarray(padded.reshape(-1, TILE, blocks).transpose(0, 2, 1))
     return ordered.view(np.uint8)
+
+
+def _q4_weight(tiles: torch.Tensor) -> torch.Tensor:
+    """Return the weights of Q4 tiles, float32 [16 x tiles, num_in]."""
+    halves = _by_output(tiles[..., :_Q4_CODES])
+    codes = torch.cat((halves & 15, halves >> 4), dim=-1)
+    scale, minimum = _by_output_halves(tiles[..., _Q4_CODES:]).unsqueeze(-1).unbind(-2)
+    return _as_rows(codes * scale + minimum)
+
+
+def _q8_weight(tiles: torch.Tensor) -> torch.Tensor:
+    """Return the weights of Q8 tiles, float32 [16 x tiles, num_in]."""
+    codes = _by_output(tiles[..., :_Q8_CODES]).view(torch.int8)
+    return _as_rows(codes * _by_output_halves(tiles[..., _Q8_CODES:]))
+
+
+def _as_rows(blocks: torch.Tensor) -> torch.Tensor:
+    """Return [tiles, 16, blocks, 32] as [16 x tiles, num_in]."""
+    tiles, outputs, count, width = blocks.shape
+    return blocks.reshape(tiles * outputs, count * width)
+
+
+def _by_output(codes: torch.Tensor) -> torch.Tensor:
+    """Undo `_by_four`: [tiles, blocks, 16 n] to [tiles, 16, blocks, n]."""
+    tiles, blocks, count = codes.shape
+    grouped = codes.view(tiles, blocks, -1, TILE, 4).permute(0, 3, 1, 2, 4)
+    return grouped.reshape(tiles, TILE, blocks, count // TILE)
+
+
+def _by_output_halves(values: torch.Tensor) -> torch.Tensor:
+    """Undo `_half_bytes` of k scales: [tiles, blocks, k x 32 bytes] to float32 [tiles, 16, blocks, k]."""
+    tiles, blocks, _ = values.shape
+    halves = values.contiguous().view(torch.float16).float()
+    return halves.view(tiles, blocks, -1, TILE).permute(0, 3, 1, 2)
+
+
+def _in_8_bits(x_RI: torch.Tensor) -> torch.Tensor:
+    """Return x as the native products take it: 8-bit codes by blocks of 32, float32 [R, I]."""
+    blocks = x_RI.reshape(x_RI.shape[0], -1, BLOCK)
+    top = blocks.abs().amax(-1, keepdim=True)
+    codes = torch.where(top > 0, blocks * (127 / top), torch.zeros_like(blocks)).round()
+    return (codes * top / 127).reshape(x_RI.shape)

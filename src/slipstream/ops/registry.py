@@ -1,89 +1,162 @@
-"""Makes a function an op: inside a capture, a call to it is one node of the graph.
+"""Makes a function an op: registered with `torch.library`, and inside a capture one node of the graph.
 
-An op is defined by plain torch code, which runs on any device. It may have a native form for the CPU beside it: a
-function that allocates the results and returns the nodes that fill them.
+The function is all that an op is. Its signature is the schema. Its body is the plain torch definition, which runs
+on any device, is the oracle of the native kernels and, given fake tensors, says shapes and dtypes. An op that also
+has a native form for the CPU is handed a `Native` before its arguments, and asks it first:
 
-    @op
-    def argmax(logits_RV):
+    @native_op
+    def argmax(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
+        if native.reads(torch.float32, logits_RV):
+            out_R = torch.empty(logits_RV.shape[0], dtype=torch.int64)
+            return native.fill(out_R, node(Kernel.ARGMAX, (logits_RV, out_R), logits_RV.shape))
         return logits_RV.argmax(-1)
 
-    @argmax.native
-    def _argmax(logits_RV):
-        out = torch.empty(logits_RV.shape[0], dtype=torch.int64)
-        return Lowered(out, [make_node(Kernel.ARGMAX, ...)])
+    argmax(x)                   by PyTorch's dispatcher, as torch.ops.slipstream.argmax(x)
+    argmax.definition(x)        plain torch, whatever is set
+
+As `torch.library` wants it, a result never shares memory with an argument, and what an op writes is said: by the
+annotation `Written`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
-from slipstream.device.tape import Lowered, active_tape
+from slipstream.device.tape import Lowered, own_ops
 from slipstream.native import library
+from slipstream.native.node import Kernel, Node, make_node
 from slipstream.native.program import run_nodes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
+#: Annotates an argument that the op writes.
+Written = Annotated[torch.Tensor, "written"]
 
-class Op(Generic[Params, Result]):
-    """A function with a torch definition and, perhaps, a native form."""
+#: Every op by its name.
+OPS: dict[str, Op[Any, Any]] = {}
 
-    def __init__(self, definition: Callable[Params, Result], *, small: bool = False) -> None:
-        self.definition = definition
-        self.name = definition.__name__
-        self.__doc__ = definition.__doc__
-        self._small = small
-        self._lower: Callable[..., Lowered | None] | None = None
+_LIBRARY = torch.library.Library("slipstream", "FRAGMENT")
 
-    def native(self, lower: Callable[..., Lowered | None]) -> Callable[..., Lowered | None]:
-        """Give the op a native form; it may return None for arguments that it does not cover."""
-        self._lower = lower
-        return lower
 
-    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        tape = active_tape()
-        if tape is not None:
-            result: Result = tape.record_op(self.name, self.run, self.definition, args, kwargs)
-            return result
-        return self.run(*args, **kwargs)
+class Native:
+    """Whether and how a call runs natively. This one never does, so what runs is the torch definition."""
 
-    def run(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        """Compute the result now, natively where that is set and possible."""
-        lower = self._lower
-        lowered = lower(*args, **kwargs) if lower is not None and library.setting.native else None
-        if lowered is None:
-            return self.definition(*args, **kwargs)
-        if lowered.nodes:
-            run_nodes(lowered.nodes, 1 if self._small else library.setting.threads)
-        tape = active_tape()
-        if tape is not None:
-            tape.note_lowered(lowered)
-        result: Result = lowered.result
+    def reads(self, dtype: torch.dtype, *tensors: torch.Tensor | None) -> bool:
+        """Return whether native kernels are used and can read `tensors`: of `dtype`, contiguous, in CPU memory.
+
+        None stands for an argument left out, and is no obstacle.
+        """
+        return False
+
+    def fill(self, result: Result, *nodes: Node, threads: int | None = None) -> Result:
+        """Run the nodes, which fill `result`, and return it.
+
+        Args:
+            result: a tensor, or a structure of tensors.
+            nodes: what fills it, in order.
+            threads: how many run it; as set for the process unless the work is not worth waking others for.
+        """
+        raise NotImplementedError("only what native kernels can read has nodes to run")
+
+
+class _Eager(Native):
+    """Native kernels where they are set and can read the arguments."""
+
+    def reads(self, dtype: torch.dtype, *tensors: torch.Tensor | None) -> bool:
+        if not library.setting.native:
+            return False
+        for t in tensors:  # a generator costs more than what it walks over, at every eager op
+            if t is not None and (t.dtype != dtype or not t.is_contiguous() or not t.is_cpu):
+                return False
+        return True
+
+    def fill(self, result: Result, *nodes: Node, threads: int | None = None) -> Result:
+        run_nodes(nodes, threads or library.setting.threads)
         return result
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered | None:
-        """Return freshly allocated results and the nodes that fill them, or None."""
-        if self._lower is None or not library.active():
-            return None
-        return self._lower(*args, **kwargs)
+
+class _Recording(_Eager):
+    """Also keeps the native form, for a captured graph."""
+
+    lowered: Lowered | None = None
+
+    def fill(self, result: Result, *nodes: Node, threads: int | None = None) -> Result:
+        super().fill(result, *nodes, threads=threads)
+        self.lowered = Lowered(result, list(nodes))
+        return result
+
+
+class Op(Generic[Params, Result]):
+    """A registered op.
+
+    Attributes:
+        name: its name in `torch.ops.slipstream`.
+        definition: the op in plain torch.
+        run: the op without the dispatcher: native where that is set and possible.
+        fake: says the shapes and dtypes of results; the definition, unless that looks at values.
+    """
+
+    def __init__(
+        self, function: Callable[..., Result], bind: Callable[[Native], Callable[Params, Result]]
+    ) -> None:
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.definition = bind(Native())
+        self.run = bind(_Eager())
+        self.fake = self.definition
+        self._bind = bind
+        _LIBRARY.define(self.name + _schema(self.definition))
+        _LIBRARY.impl(self.name, self.definition, "CompositeExplicitAutograd")
+        _LIBRARY.impl(self.name, self.run, "CPU")
+        torch.library.register_fake(
+            f"slipstream::{self.name}", lambda *args, **kwargs: self.fake(*args, **kwargs), lib=_LIBRARY
+        )
+        self.overload: Callable[Params, Result] = getattr(torch.ops.slipstream, self.name).default
+        own_ops[self.overload] = OPS[self.name] = self
+
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        return self.overload(*args, **kwargs)
+
+    def record(self, *args: Params.args, **kwargs: Params.kwargs) -> tuple[Result, Lowered | None]:
+        """Run as `run` does; return the result and its native form, None where the definition ran."""
+        recording = _Recording()
+        return self._bind(recording)(*args, **kwargs), recording.lowered
+
+
+def native_op(function: Callable[Concatenate[Native, Params], Result]) -> Op[Params, Result]:
+    """Make a function with a native form an op; its first parameter is not part of the op's signature."""
+    return Op(function, lambda native: partial(function, native))
 
 
 def op(function: Callable[Params, Result]) -> Op[Params, Result]:
-    """Make `function` an op. It must not read a device value on the host unless its result hides it."""
-    return Op(function)
+    """Make a function without a native form an op."""
+    return Op(function, lambda native: function)
 
 
-def small_op(function: Callable[Params, Result]) -> Op[Params, Result]:
-    """Make `function` an op whose native form is not worth waking other threads for."""
-    return Op(function, small=True)
+def _schema(function: Callable[..., Any]) -> str:
+    """Return the schema of a function, as in `(Tensor x, float eps) -> Tensor`."""
+    signature = inspect.signature(function, eval_str=True)
+    written = [name for name, p in signature.parameters.items() if p.annotation is Written]
+    plain = [
+        p.replace(annotation=torch.Tensor) if name in written else p
+        for name, p in signature.parameters.items()
+    ]
+
+    def prototype() -> None: ...
+
+    prototype.__signature__ = signature.replace(parameters=plain)  # type: ignore[attr-defined]
+    return torch.library.infer_schema(prototype, mutates_args=written)
 
 
-def float_row_major(*tensors: torch.Tensor) -> bool:
-    """Return whether native kernels can read these: float32, contiguous, in the CPU's memory."""
-    for t in tensors:  # noqa: SIM110 -- a generator costs more than what it walks over, at every eager op
-        if t.dtype != torch.float32 or not t.is_contiguous() or t.device.type != "cpu":
-            return False
-    return True
+def node(
+    kernel: Kernel, tensors: Sequence[torch.Tensor | None], sizes: Sequence[int], f: float = 0.0
+) -> Node:
+    """Return a native node over the memory of `tensors`, None for one that the kernel does without."""
+    return make_node(kernel, [0 if t is None else t.data_ptr() for t in tensors], sizes, f)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from slipstream.device.tape import Lowered
-from slipstream.native.node import Kernel, make_node
-from slipstream.ops.registry import small_op
+from slipstream.native.node import Kernel, Node
+from slipstream.ops.registry import Native, Written, native_op, node
+
+#: None of this is worth waking other threads for.
+_THREADS = 1
 
 
 def slots_of(pages_BP: torch.Tensor, positions_BW: torch.Tensor, page_size: int) -> torch.Tensor:
@@ -24,15 +26,16 @@ def slots_of(pages_BP: torch.Tensor, positions_BW: torch.Tensor, page_size: int)
     return pages * page_size + positions_BW % page_size
 
 
-@small_op
+@native_op
 def plan_rows(
+    native: Native,
     lengths_M: torch.Tensor,
     slots_B: torch.Tensor,
     pages_BP: torch.Tensor,
     page_size: int,
     offset: int,
-    positions_R: torch.Tensor,
-    kv_slots_R: torch.Tensor,
+    positions_R: Written,
+    kv_slots_R: Written,
 ) -> None:
     """Write the positions of each request's rows, and the KV slots behind them.
 
@@ -44,42 +47,39 @@ def plan_rows(
         offset: first position behind the committed tokens.
         positions_R, kv_slots_R: int64 [B x width], written.
     """
+    tensors = (lengths_M, slots_B, pages_BP, positions_R, kv_slots_R)
+    if native.reads(torch.int64, *tensors):
+        return native.fill(None, _plan_node(tensors, page_size, offset), threads=_THREADS)
     num_requests = slots_B.shape[0]
     width = positions_R.shape[0] // num_requests
     first_B1 = lengths_M.index_select(0, slots_B).unsqueeze(1) + offset
     positions_BW = first_B1 + torch.arange(width, device=lengths_M.device)
     positions_R.copy_(positions_BW.view(-1))
     kv_slots_R.copy_(slots_of(pages_BP, positions_BW, page_size).view(-1))
+    return None
 
 
-@plan_rows.native
-def _plan_rows(
-    lengths_M: torch.Tensor,
-    slots_B: torch.Tensor,
-    pages_BP: torch.Tensor,
-    page_size: int,
-    offset: int,
-    positions_R: torch.Tensor,
-    kv_slots_R: torch.Tensor,
-) -> Lowered | None:
+def _plan_node(tensors: tuple[torch.Tensor, ...], page_size: int, offset: int) -> Node:
+    """Return the node of `plan_rows`: lengths, slots and pages, read, then positions and KV slots, written."""
+    lengths_M, _, pages_BP, positions_R, _ = tensors
     num_requests, num_pages = pages_BP.shape
     width = positions_R.shape[0] // num_requests
-    tensors = (lengths_M, slots_B, pages_BP, positions_R, kv_slots_R)
     sizes = (num_requests, width, num_pages, page_size, offset, lengths_M.shape[0])
-    return Lowered(None, [make_node(Kernel.PLAN_ROWS, [t.data_ptr() for t in tensors], sizes)])
+    return node(Kernel.PLAN_ROWS, tensors, sizes)
 
 
-@small_op
+@native_op
 def verify_rows(
+    native: Native,
     lengths_M: torch.Tensor,
     bonus_M: torch.Tensor,
     slots_B: torch.Tensor,
     pages_BP: torch.Tensor,
     page_size: int,
     drafts_BS: torch.Tensor,
-    ids_R: torch.Tensor,
-    positions_R: torch.Tensor,
-    kv_slots_R: torch.Tensor,
+    ids_R: Written,
+    positions_R: Written,
+    kv_slots_R: Written,
 ) -> None:
     """Write what verify reads: `plan_rows`, and the tokens: each request's bonus token and its drafts.
 
@@ -89,34 +89,21 @@ def verify_rows(
         drafts_BS: int64 drafts, -1 for none; S may be 0.
         ids_R: int64 [B x (S + 1)], written. A missing draft still has a row, which holds token 0.
     """
+    tensors = (lengths_M, slots_B, pages_BP, positions_R, kv_slots_R)
+    if native.reads(torch.int64, *tensors, bonus_M, drafts_BS, ids_R):
+        planned = _plan_node(tensors, page_size, 0)
+        sizes = (*drafts_BS.shape, bonus_M.shape[0])
+        ids = node(Kernel.VERIFY_IDS, (bonus_M, slots_B, drafts_BS, ids_R), sizes)
+        return native.fill(None, planned, ids, threads=_THREADS)
     plan_rows.definition(lengths_M, slots_B, pages_BP, page_size, 0, positions_R, kv_slots_R)
     bonus_B1 = bonus_M.index_select(0, slots_B).unsqueeze(1)
     ids_R.copy_(torch.cat((bonus_B1, drafts_BS.clamp_min(0)), dim=1).view(-1))
+    return None
 
 
-@verify_rows.native
-def _verify_rows(
-    lengths_M: torch.Tensor,
-    bonus_M: torch.Tensor,
-    slots_B: torch.Tensor,
-    pages_BP: torch.Tensor,
-    page_size: int,
-    drafts_BS: torch.Tensor,
-    ids_R: torch.Tensor,
-    positions_R: torch.Tensor,
-    kv_slots_R: torch.Tensor,
-) -> Lowered | None:
-    rows = _plan_rows(lengths_M, slots_B, pages_BP, page_size, 0, positions_R, kv_slots_R)
-    if rows is None or not drafts_BS.is_contiguous():
-        return None
-    tensors = (bonus_M, slots_B, drafts_BS, ids_R)
-    sizes = (*drafts_BS.shape, bonus_M.shape[0])
-    ids = make_node(Kernel.VERIFY_IDS, [t.data_ptr() for t in tensors], sizes)
-    return Lowered(None, [*rows.nodes, ids])
-
-
-@small_op
+@native_op
 def accept_and_commit(
+    native: Native,
     candidates_BS: torch.Tensor,
     target_BW: torch.Tensor,
     lengths_M: torch.Tensor,
@@ -137,32 +124,22 @@ def accept_and_commit(
     Returns:
         int64 advanced [B], bonus [B], lengths [M], bonus tokens [M].
     """
+    num_requests, num_steps = candidates_BS.shape
+    fits = target_BW.shape == (num_requests, num_steps + 1)
+    if fits and native.reads(torch.int64, candidates_BS, target_BW, lengths_M, bonus_M, slots_C):
+        advanced_B, bonus_B = slots_C.new_empty(num_requests), slots_C.new_empty(num_requests)
+        lengths, bonus = torch.empty_like(lengths_M), torch.empty_like(bonus_M)
+        accepting = (candidates_BS, target_BW, advanced_B, bonus_B)
+        committing = (lengths_M, bonus_M, slots_C, advanced_B, bonus_B, lengths, bonus)
+        return native.fill(
+            (advanced_B, bonus_B, lengths, bonus),
+            node(Kernel.ACCEPT_COUNTS, accepting, (num_requests, num_steps)),
+            node(Kernel.COMMIT, committing, (lengths_M.shape[0], slots_C.shape[0])),
+            threads=_THREADS,
+        )
     held_BS = (candidates_BS == target_BW[:, :-1]).long().cumprod(1)
     accepted_B = held_BS.sum(1)
     advanced_B, bonus_B = accepted_B + 1, target_BW.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
     count = slots_C.shape[0]
     lengths = lengths_M.index_add(0, slots_C, advanced_B[:count])
     return advanced_B, bonus_B, lengths, bonus_M.index_copy(0, slots_C, bonus_B[:count])
-
-
-@accept_and_commit.native
-def _accept_and_commit(
-    candidates_BS: torch.Tensor,
-    target_BW: torch.Tensor,
-    lengths_M: torch.Tensor,
-    bonus_M: torch.Tensor,
-    slots_C: torch.Tensor,
-) -> Lowered | None:
-    if not candidates_BS.is_contiguous() or not target_BW.is_contiguous():
-        return None
-    num_requests, num_steps = candidates_BS.shape
-    advanced_B = torch.empty(num_requests, dtype=torch.int64)
-    bonus_B = torch.empty(num_requests, dtype=torch.int64)
-    lengths, bonus = torch.empty_like(lengths_M), torch.empty_like(bonus_M)
-    accepting = [t.data_ptr() for t in (candidates_BS, target_BW, advanced_B, bonus_B)]
-    committing = [t.data_ptr() for t in (lengths_M, bonus_M, slots_C, advanced_B, bonus_B, lengths, bonus)]
-    nodes = [
-        make_node(Kernel.ACCEPT_COUNTS, accepting, (num_requests, num_steps)),
-        make_node(Kernel.COMMIT, committing, (lengths_M.shape[0], slots_C.shape[0])),
-    ]
-    return Lowered((advanced_B, bonus_B, lengths, bonus), nodes)

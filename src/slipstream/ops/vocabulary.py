@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from slipstream.device.tape import Lowered
-from slipstream.native.node import Kernel, make_node
+from slipstream.native.node import Kernel
 from slipstream.ops.matrix import Matrix
-from slipstream.ops.registry import float_row_major, op
-from slipstream.ops.rows import linear
+from slipstream.ops.registry import Native, Written, native_op, node, op
+from slipstream.ops.rows import to_float
 
 #: How many of a bfloat16 product's best candidates are scored again in float32.
 _CANDIDATES = 16
 
 
-@op
 def logits(hidden_RH: torch.Tensor, head: Matrix) -> torch.Tensor:
     """Return the logits as float32 [R, V].
 
@@ -25,30 +23,31 @@ def logits(hidden_RH: torch.Tensor, head: Matrix) -> torch.Tensor:
         hidden_RH: float32 [R, H], after the final norm.
         head: the vocabulary's matrix.
     """
-    scores_RV = head.product(hidden_RH).float()
-    if head.activation_dtype == torch.float32:
-        return scores_RV
-    ids_RC = scores_RV.topk(min(_CANDIDATES, head.num_out), dim=-1).indices
-    exact_RC = (head.rows(ids_RC) * hidden_RH.unsqueeze(1)).sum(-1)
-    return scores_RV.scatter_(1, ids_RC, exact_RC)
-
-
-@logits.native
-def _logits(hidden_RH: torch.Tensor, head: Matrix) -> Lowered | None:
-    return linear.lower(hidden_RH, head)
+    scores_RV = to_float(head.product(hidden_RH))
+    if head.activation_dtype != torch.float32:
+        ids_RC = best_ids(scores_RV, min(_CANDIDATES, head.num_out))
+        score_exactly(scores_RV, ids_RC, head.rows(ids_RC), hidden_RH)
+    return scores_RV
 
 
 @op
-def argmax(logits_RV: torch.Tensor) -> torch.Tensor:
+def best_ids(scores_RV: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the ids of each row's `count` best scores, int64 [R, count]."""
+    return scores_RV.topk(count, dim=-1).indices
+
+
+@op
+def score_exactly(
+    scores_RV: Written, ids_RC: torch.Tensor, weights_RCH: torch.Tensor, hidden_RH: torch.Tensor
+) -> None:
+    """Replace the scores of the candidates `ids_RC` by the float32 products of their weights and hidden rows."""
+    scores_RV.scatter_(1, ids_RC, (weights_RCH * hidden_RH.unsqueeze(1)).sum(-1))
+
+
+@native_op
+def argmax(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
     """Return the best token of each row, int64 [R]; the lowest id wins a tie."""
+    if native.reads(torch.float32, logits_RV):
+        out_R = torch.empty(logits_RV.shape[0], dtype=torch.int64)
+        return native.fill(out_R, node(Kernel.ARGMAX, (logits_RV, out_R), logits_RV.shape))
     return logits_RV.argmax(-1)
-
-
-@argmax.native
-def _argmax(logits_RV: torch.Tensor) -> Lowered | None:
-    if not float_row_major(logits_RV):
-        return None
-    out = torch.empty(logits_RV.shape[0], dtype=torch.int64)
-    return Lowered(
-        out, [make_node(Kernel.ARGMAX, (logits_RV.data_ptr(), out.data_ptr()), tuple(logits_RV.shape))]
-    )
