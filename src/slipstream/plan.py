@@ -276,7 +276,10 @@ def _kv_dtype(config: EngineConfig, dtype: str, kernels: str, ledger: _Ledger) -
     if config.kv_dtype != "auto":
         kv_dtype, why = config.kv_dtype, "as asked"
     elif dtype == "q4" and kernels == "native":
-        kv_dtype, why = "f16", "with 4-bit weights half precision is not the largest error, and halves what is read"
+        kv_dtype, why = (
+            "f16",
+            "beside 4-bit weights its rounding is small, and it halves what is read",
+        )
     else:
         kv_dtype, why = "f32", "exact" if dtype != "q4" else "PyTorch's attention computes in float32 here"
     ledger.settle("kv_dtype", config.kv_dtype, kv_dtype, why)

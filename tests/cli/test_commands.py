@@ -19,8 +19,8 @@ from tests.model.tiny import write_tiny_gguf
 Capture = pytest.CaptureFixture[str]
 
 ENGINE_OPTIONS = (
-    "draft num-steps head dtype graph buckets check device kernels kv-dtype max-requests max-model-len page-size num-pages "
-    "prefill-chunk threads seed"
+    "draft num-steps head dtype graph buckets check device kernels kv-dtype max-requests max-model-len page-size "
+    "num-pages prefill-chunk threads seed"
 )
 OPTIONS = {
     "run": "model prompt system raw compare trace json max-tokens temperature top-k top-p stop "

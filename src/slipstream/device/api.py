@@ -120,6 +120,24 @@ class Graph(ABC):
         """Return the time of all replays so far by kernel, in nanoseconds; empty where the device cannot tell."""
 
     @abstractmethod
+    def group_times(self) -> list[tuple[str, int, int]]:
+        """Return (group, began, ended) of the last replay, in nanoseconds of `time.perf_counter_ns`, by the groups
+        that the capture named; empty where the device cannot tell."""
+
+    @property
+    @abstractmethod
+    def num_sections(self) -> int:
+        """Runs of nodes whose branches a replay works on side by side."""
+
+    @property
+    @abstractmethod
+    def callbacks(self) -> dict[str, int]:
+        """Captured nodes, by op name, that are not Slipstream's: a replay hands them to PyTorch.
+
+        Views cost nothing and do not count.
+        """
+
+    @abstractmethod
     def topology(self) -> list[dict[str, Any]]:
         """Return the captured nodes in order: index, op, stream, inputs (node indices)."""
 

@@ -17,11 +17,15 @@ from typing import Any, Self
 import torch
 
 from slipstream.device.api import Device, Event, Gate, Graph, Stream
+from slipstream.device.arena import ArenaPool
 from slipstream.device.caps import Caps
-from slipstream.device.native_replay import ArenaPool, NativeReplay, native_replay
-from slipstream.device.tape import Tape, recording
-from slipstream.errors import CaptureError, HangError, ReplayError
+from slipstream.device.native_replay import NativeReplay, native_replay
+from slipstream.device.tape import Node, Tape, active_tape, recording
+from slipstream.errors import CaptureError, HangError, ReplayError, UnknownNameError
 from slipstream.native import library
+
+#: Settings of branches side by side.
+BRANCHES = ("auto", "on", "off")
 
 
 class CpuStream(Stream):
@@ -44,45 +48,64 @@ class CpuStream(Stream):
         self._device._current.pop()
 
     def wait_stream(self, other: Stream) -> None:
-        """Nothing to do: in program order all that `other` was given is done."""
+        """In program order all that `other` was given is done; a capture takes the order in."""
+        tape = active_tape()
+        if tape is not None:
+            tape.note_wait(self.name, other.name)
 
     def synchronize(self) -> None:
         """Nothing to do: the work is done when the call that asks for it returns."""
 
 
+class _Point:
+    """Where in a capture a stream was, for a later wait in the same capture."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._tape = active_tape()
+        self._stream = stream.name
+        self._position = len(self._tape.nodes) if self._tape is not None else 0
+
+    def waited_by(self, stream: Stream) -> None:
+        tape = active_tape()
+        if tape is not None and tape is self._tape:
+            tape.note_wait(stream.name, self._stream, self._position)
+
+
 class CpuEvent(Event):
-    """Knows only whether it was recorded."""
+    """Knows whether it was recorded, and where in a capture."""
 
     def __init__(self) -> None:
-        self._recorded = False
+        self._point: _Point | None = None
 
     def record(self, stream: Stream) -> None:
-        self._recorded = True
+        self._point = _Point(stream)
 
     def wait(self, stream: Stream) -> None:
-        if not self._recorded:
+        if self._point is None:
             raise HangError(
                 f"stream {stream.name!r} waits for an event that was never recorded. "
                 "Record it first: in program order nothing can record it later."
             )
+        self._point.waited_by(stream)
 
 
 class CpuGate(Gate):
-    """One bit."""
+    """One bit, and who set it."""
 
     def __init__(self) -> None:
-        self._open = False
+        self._point: _Point | None = None
 
     def open(self, stream: Stream) -> None:
-        self._open = True
+        self._point = self._point or _Point(stream)
 
     def wait(self, stream: Stream) -> None:
-        if not self._open:
+        if self._point is None:
             raise HangError(
                 f"stream {stream.name!r} waits at a closed gate. The cpu device runs in program order, so "
                 "nothing can open it any more: open it before the wait."
             )
-        self._open = False
+        self._point.waited_by(stream)
+        self._point = None
 
 
 class CpuGraph(Graph):
@@ -98,14 +121,16 @@ class CpuGraph(Graph):
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         if self._replay is not None:
             raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
-        tape = Tape(self.name, lambda: self._device.current_stream().name)
+        tape = Tape(self.name, stream.name, lambda: self._device.current_stream().name)
         with stream, torch.inference_mode(), recording(tape):
             result = function()
         tape.finish(result)
         # Only a complete capture leaves a trace: after a failure the graph is as new.
         self._tape = tape
-        self._replay = native_replay(tape, result, self._device.arenas) or tape.compile()
+        native = native_replay(tape, result, self._device.arenas, self._device.branches)
+        self._replay = native or tape.compile()
         self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
+        tape.release()
         return result
 
     def replay(self) -> Any:
@@ -125,7 +150,18 @@ class CpuGraph(Graph):
                 )
 
     def spent_ns(self) -> dict[str, int]:
-        return self._replay.program.spent_ns() if isinstance(self._replay, NativeReplay) else {}
+        return self._replay.spent_ns() if isinstance(self._replay, NativeReplay) else {}
+
+    def group_times(self) -> list[tuple[str, int, int]]:
+        return self._replay.group_times() if isinstance(self._replay, NativeReplay) else []
+
+    @property
+    def num_sections(self) -> int:
+        return self._replay.num_sections if isinstance(self._replay, NativeReplay) else 0
+
+    @property
+    def callbacks(self) -> dict[str, int]:
+        return self._count(lambda node: not node.own and not node.view)
 
     def topology(self) -> list[dict[str, Any]]:
         nodes = self._tape.nodes if self._tape else []
@@ -139,18 +175,29 @@ class CpuGraph(Graph):
 
     @property
     def node_counts(self) -> dict[str, int]:
+        return self._count(lambda node: True)
+
+    def _count(self, wanted: Callable[[Node], bool]) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for node in self._tape.nodes if self._tape else []:
+        for node in filter(wanted, self._tape.nodes if self._tape else []):
             counts[node.name] = counts.get(node.name, 0) + 1
         return counts
 
 
 class CpuDevice(Device):
-    """The CPU, in program order."""
+    """The CPU, in program order.
+
+    Args:
+        branches: whether a graph's independent branches run side by side: "auto" where the cost model says that it
+            pays (never below two cores a branch), "on" wherever the team is large enough, "off".
+    """
 
     name = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, branches: str = "auto") -> None:
+        if branches not in BRANCHES:
+            raise UnknownNameError("branches setting", branches, BRANCHES)
+        self.branches = branches
         self.torch_device = torch.device("cpu")
         self.caps = cpu_caps()
         self.arenas = ArenaPool()

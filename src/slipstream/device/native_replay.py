@@ -1,158 +1,217 @@
-"""A captured graph as one native program: fixed addresses, one call a replay.
+"""A captured graph as native programs: fixed addresses, one call a replay.
 
 The capture ran every op once and allocated its results; these addresses are in the nodes. Here the intermediate
-results move into one arena, planned by their first and last use, so that a graph of 30 layers holds the memory of
-the widest place and not of all places. What the graph returns stays where it is.
+results move into one arena (`device.arena`), neighbouring nodes become one program, and independent branches are
+marked where it pays to run them side by side (`device.branches`). What the graph returns stays where it is.
 
-    nodes      0    1    2    3    4    5
-    normed     w----r                              arena [0, 2 K)
-    qkv             w----r                               [2 K, 6 K)
-    queries              w----r                    arena [0, 2 K), used again
+A foreign op is a call-back between two programs: PyTorch computes it, and its results are copied to where the
+capture had them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from slipstream.device.tape import Tape
-from slipstream.native.node import Node
+from slipstream.device.arena import ArenaPool, move_to_arena
+from slipstream.device.branches import find_sections, pays
+from slipstream.device.tape import Node, Register, Tape
+from slipstream.errors import ReplayError
+from slipstream.native import library
+from slipstream.native.node import Node as NativeNode
 from slipstream.native.program import Program
-
-_ALIGNMENT = 64
 
 
 @dataclass(slots=True)
-class _Buffer:
-    """One storage that the capture allocated."""
+class Callback:
+    """An op that PyTorch computes, over fixed tensors.
 
-    address: int
-    nbytes: int
-    first: int = -1
-    last: int = -1
-    offset: int = 0
+    Attributes:
+        graph, name: of the graph and the op, for messages.
+        results: the tensors of the capture, which a replay fills.
+    """
 
+    graph: str
+    name: str
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    results: list[torch.Tensor]
+    spent: int = 0
+    began: int = 0
+    ended: int = 0
 
-class ArenaPool:
-    """Memory for the intermediate results of all graphs of a device: one graph runs at a time."""
+    def run(self) -> None:
+        """Compute and store.
 
-    def __init__(self) -> None:
-        self._arenas: list[torch.Tensor] = []
+        Raises:
+            ReplayError: a result has another shape than at capture.
+        """
+        self.began = time.perf_counter_ns()
+        with torch.inference_mode():
+            fresh = [
+                t
+                for t in tree_leaves(self.function(*self.args, **self.kwargs))
+                if isinstance(t, torch.Tensor)
+            ]
+            for kept, new in zip(self.results, fresh, strict=True):
+                if kept.shape != new.shape:
+                    raise ReplayError(
+                        f"graph {self.graph!r}: {self.name} gave {list(new.shape)}, and {list(kept.shape)} at "
+                        "capture. A static graph keeps its shapes: leave what depends on values out of it."
+                    )
+                if new.data_ptr() != kept.data_ptr():  # an op in place has its result there already
+                    kept.copy_(new)
+        self.ended = time.perf_counter_ns()
+        self.spent += self.ended - self.began
 
-    def take(self, nbytes: int) -> torch.Tensor:
-        """Return an arena of at least `nbytes`, shared with other graphs."""
-        for arena in self._arenas:
-            if arena.nbytes >= nbytes + _ALIGNMENT:
-                return arena
-        arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
-        self._arenas.append(arena)
-        return arena
+    def spent_ns(self) -> dict[str, int]:
+        """Return the time of all runs so far, in nanoseconds."""
+        return {self.name: self.spent}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arenas."""
-        return sum(arena.nbytes for arena in self._arenas)
+    def group_times(self) -> list[tuple[str, int, int]]:
+        """Return (name, began, ended) of the last run, in nanoseconds."""
+        return [(self.name, self.began, self.ended)]
 
 
 @dataclass(frozen=True, slots=True)
 class NativeReplay:
-    """Runs a graph's program and gives out its results.
+    """Runs a graph's programs and gives out its results.
 
     Attributes:
-        program: the nodes.
+        steps: programs, and the call-backs between them.
         result: what the captured function returned.
+        num_sections: runs of nodes that run as branches side by side.
         keeps: owners of the memory that the nodes point to.
     """
 
-    program: Program
+    steps: tuple[Program | Callback, ...]
     result: Any
-    keeps: Any
+    num_sections: int
+    keeps: Any = field(repr=False)
 
     def __call__(self) -> Any:
-        self.program.run()
+        for step in self.steps:
+            step.run()
         return self.result
 
+    def spent_ns(self) -> dict[str, int]:
+        """Return the time of all replays so far by kernel and call-back, in nanoseconds."""
+        total: dict[str, int] = {}
+        for step in self.steps:
+            for name, spent in step.spent_ns().items():
+                total[name] = total.get(name, 0) + spent
+        return total
 
-def native_replay(tape: Tape, result: Any, pool: ArenaPool) -> NativeReplay | None:
-    """Return what replays the tape natively, or None where a node has no native form.
+    def group_times(self) -> list[tuple[str, int, int]]:
+        """Return (group, began, ended) of the last replay, in order, in nanoseconds of the monotonic clock."""
+        return [times for step in self.steps for times in step.group_times()]
+
+
+def native_replay(tape: Tape, result: Any, pool: ArenaPool, branches: str) -> NativeReplay | None:
+    """Return what replays the tape natively, or None where there is no own op or one took no native form.
+
+    The torch definition of such an op may size its results by values (`ops.kv_index`), and fixed addresses cannot
+    hold that.
 
     Args:
         tape: a finished capture.
         result: what the captured function returned: these tensors are given out at every replay.
         pool: where intermediate results go.
+        branches: whether independent branches run side by side: "auto" where it pays, "on", "off".
     """
-    if not all(node.lowered is not None or node.view for node in tape.nodes):
+    own = [node for node in tape.nodes if node.own]
+    if not own or any(node.lowered is None for node in own):
         return None
-    nodes = [native for node in tape.nodes if node.lowered is not None for native in node.lowered.nodes]
-    made = _storages(
-        leaf for node in tape.nodes if node.lowered is not None for leaf in tree_leaves(node.lowered.result)
-    )
-    returned = _storages(tree_leaves(result))
-    given = {tensor.untyped_storage().data_ptr() for _, tensor in tape.static_inputs()}
-    buffers = [b for address, b in sorted(made.items()) if address not in returned and address not in given]
-    _plan(nodes, buffers)
-    needed = max((b.offset + b.nbytes for b in buffers), default=0)
-    arena = pool.take(needed)
-    base = -(-arena.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-    for node in nodes:
-        _move(node, buffers, base)
-    program = Program(nodes)
-    for recorded in tape.nodes:
-        recorded.lowered = None  # frees the intermediate results: their place is in the arena now
-
-    # What the addresses point to has to live as long as the program.
-    return NativeReplay(program, result, (arena, list(tape.static_inputs())))
+    num_sections = _mark_sections(tape, branches)
+    nodes = _natives(tape, range(len(tape.nodes)))
+    arena = move_to_arena(nodes, _made_by_kernels(tape), _fixed(tape, result), pool)
+    steps = _steps(tape)
+    # What the addresses point to has to live as long as the programs.
+    return NativeReplay(steps, result, num_sections, (arena, list(tape.static_inputs())))
 
 
-def _storages(tensors: Iterable[Any]) -> dict[int, _Buffer]:
-    found = {}
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = _Buffer(storage.data_ptr(), storage.nbytes())
-    return found
+def _mark_sections(tape: Tape, branches: str) -> int:
+    """Mark the nodes that run side by side, and return how many sections they make."""
+    if branches == "off":
+        return 0
+    marked = 0
+    for section in find_sections([node.stream for node in tape.nodes], tape.waits, tape.origin):
+        if any(tape.nodes[index].lowered is None and not tape.nodes[index].view for index in section.nodes):
+            continue  # a call-back in it: Python is one thread
+        natives = [_natives(tape, positions) for positions in section.branches]
+        if len(natives) > library.MAX_BRANCHES:
+            continue
+        if branches == "auto" and not pays(natives, library.setting.threads):
+            continue
+        marked += 1
+        for branch, nodes in enumerate(natives):
+            for native in nodes:
+                native.section, native.branch, native.branches = marked, branch, len(natives)
+    return marked
 
 
-def _plan(nodes: list[Node], buffers: list[_Buffer]) -> None:
-    """Give each buffer its place in the arena: the lowest that is free from its first to its last use."""
-    for index, node in enumerate(nodes):
-        for pointer in node.p:
-            buffer = _find(buffers, pointer)
-            if buffer is not None:
-                buffer.first = index if buffer.first < 0 else buffer.first
-                buffer.last = index
-    placed: list[_Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: b.first):
-        taken = sorted(
-            (other.offset, other.offset + other.nbytes)
-            for other in placed
-            if other.last >= buffer.first and buffer.last >= other.first
+def _natives(tape: Tape, positions: Iterable[int]) -> list[NativeNode]:
+    lowered = (tape.nodes[index].lowered for index in positions)
+    return [native for form in lowered if form is not None for native in form.nodes]
+
+
+def _made_by_kernels(tape: Tape) -> list[torch.Tensor]:
+    """Return the results that native nodes allocated."""
+    lowered = (node.lowered for node in tape.nodes if node.lowered is not None)
+    return [t for form in lowered for t in tree_leaves(form.result) if isinstance(t, torch.Tensor)]
+
+
+def _fixed(tape: Tape, result: Any) -> list[torch.Tensor]:
+    """Return what must stay where it is: results of the graph, its inputs, and all that call-backs touch."""
+    fixed = [tensor for _, tensor in tape.static_inputs()]
+    fixed += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    for node in tape.nodes:
+        if node.lowered is None and not node.view:
+            fixed += [tape.tensors[register] for register in (*node.reads, *node.outputs)]
+    return fixed
+
+
+def _steps(tape: Tape) -> tuple[Program | Callback, ...]:
+    steps: list[Program | Callback] = []
+    nodes: list[NativeNode] = []
+    groups: list[str] = []
+
+    def flush() -> None:
+        if nodes:
+            steps.append(Program(nodes, groups))
+        nodes.clear()
+        groups.clear()
+
+    last: dict[str, int] = {}
+    for node in tape.nodes:
+        if node.lowered is not None:
+            if not groups or groups[last.get(node.stream, -1)] != node.group or node.stream not in last:
+                last[node.stream] = len(groups)
+                groups.append(node.group)
+            for native in node.lowered.nodes:
+                native.group = last[node.stream]
+                nodes.append(native)
+        elif not node.view:
+            flush()
+            last.clear()
+            steps.append(_callback(tape, node))
+    flush()
+    return tuple(steps)
+
+
+def _callback(tape: Tape, node: Node) -> Callback:
+    def real(value: Any) -> Any:
+        return tree_map(
+            lambda item: tape.tensors[item.index] if isinstance(item, Register) else item,
+            value,
+            is_leaf=lambda item: isinstance(item, Register),
         )
-        offset = 0
-        for begin, end in taken:
-            if offset + buffer.nbytes <= begin:
-                break
-            offset = max(offset, -(-end // _ALIGNMENT) * _ALIGNMENT)
-        buffer.offset = offset
-        placed.append(buffer)
 
-
-def _find(buffers: list[_Buffer], pointer: int | None) -> _Buffer | None:
-    if not pointer:
-        return None
-    index = bisect_right(buffers, pointer, key=lambda b: b.address) - 1
-    if index >= 0 and pointer < buffers[index].address + buffers[index].nbytes:
-        return buffers[index]
-    return None
-
-
-def _move(node: Node, buffers: list[_Buffer], base: int) -> None:
-    for position, pointer in enumerate(node.p):
-        buffer = _find(buffers, pointer)
-        if buffer is not None and pointer is not None:
-            node.p[position] = base + buffer.offset + pointer - buffer.address
+    results = [tape.tensors[register] for register in node.outputs]
+    return Callback(tape.name, node.name, node.function, real(node.args), real(node.kwargs), results)

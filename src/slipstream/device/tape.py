@@ -1,9 +1,9 @@
 """A recorded tape of operations: the `cpu` device's captured graph.
 
 While a tape records, it sees every op that PyTorch dispatches. Slipstream's own (`slipstream.ops`) become nodes
-under their own names. Any other becomes a call-back node, so a capture is complete whatever the model's code does;
-they are counted by name, and our own models leave none. A replay walks the nodes over registers: the ops' functions
-are called directly, without modules, attribute look-ups or dispatch in between.
+under their own names. Any other becomes a call-back node, so a capture is complete whatever the model's code
+does; they are counted by name, and our own models leave none. A replay walks the nodes over registers: the ops'
+functions are called directly, without modules, attribute look-ups or dispatch in between.
 
 A node's arguments are constants (static buffers, weights, numbers) or registers (results of earlier nodes). A
 register is dropped after its last use, so that the allocator hands the same warm memory to the next node.
@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from slipstream.device.branches import Wait
 from slipstream.errors import CaptureError
 from slipstream.native.node import Node as NativeNode
 
@@ -88,6 +89,8 @@ class Node:
         reads: registers that it reads.
         lowered: its native form, or None.
         view: it only makes views, so a replay over fixed addresses has nothing to do.
+        group: whose time it counts to: as `node_group` named it, else the op.
+        own: whether it is one of Slipstream's ops.
     """
 
     name: str
@@ -100,6 +103,8 @@ class Node:
     reads: tuple[int, ...] = ()
     lowered: Lowered | None = None
     view: bool = False
+    group: str = ""
+    own: bool = False
 
 
 @dataclass(slots=True)
@@ -108,19 +113,22 @@ class Tape:
 
     Attributes:
         name: of the graph, for messages.
+        origin: the capturing stream's name.
         stream: names the stream that is current.
         nodes: what was recorded.
         result: what a replay returns, with `Register` for tensors that the tape makes.
-        num_registers: how many results the nodes have.
+        waits: of streams for each other, in program order.
+        tensors: the registers' values at capture, until `release`.
     """
 
     name: str
+    origin: str
     stream: Callable[[], str]
     nodes: list[Node] = field(default_factory=list)
     result: Any = None
-    num_registers: int = 0
+    waits: list[Wait] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
-    _alive: list[torch.Tensor] = field(default_factory=list)
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op that PyTorch dispatches now, keep it as a node, and return its result.
@@ -148,8 +156,9 @@ class Tape:
         )
         node = Node(name, self.stream(), function, node_args, node_kwargs, outputs)
         node.reads = tuple(sorted(set(reads)))
-        node.lowered = lowered
+        node.lowered, node.own = lowered, own is not None
         node.view = own is None and overload.is_view
+        node.group = " ".join(_groups) or name
         self.nodes.append(node)
         return result
 
@@ -157,9 +166,8 @@ class Tape:
         # An in-place op returns its own argument: same object, same register.
         known = self._known.get(id(tensor))
         if known is None:
-            known = self._known[id(tensor)] = self.num_registers
-            self._alive.append(tensor)  # keeps the id from being given to another tensor
-            self.num_registers += 1
+            known = self._known[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)  # keeps the id from being given to another tensor
         return known
 
     def _encode(self, value: Any, reads: list[int]) -> Any:
@@ -183,7 +191,17 @@ class Tape:
             if register not in kept:
                 self.nodes[index].frees += (register,)
         self._known.clear()
-        self._alive.clear()
+
+    def release(self) -> None:
+        """Let go of the tensors of the capture: what replays the tape has what it needs."""
+        self.tensors = []
+        for node in self.nodes:
+            node.lowered = None
+
+    def note_wait(self, stream: str, other: str, point: int | None = None) -> None:
+        """Take in that `stream` waits for what `other` was given before node `point`, or until now."""
+        now = len(self.nodes)
+        self.waits.append(Wait(now, stream, other, now if point is None else point))
 
     def static_inputs(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield (where it is read, tensor) for every tensor that the tape reads and does not make."""
@@ -195,7 +213,7 @@ class Tape:
     def compile(self) -> Callable[[], Any]:
         """Return the function that replays the tape."""
         steps = [_step(node) for node in self.nodes]
-        result, num_registers = self.result, self.num_registers
+        result, num_registers = self.result, len(self.tensors)
 
         def replay() -> Any:
             registers: list[Any] = [None] * num_registers
@@ -285,6 +303,17 @@ class _Recorder(TorchDispatchMode):
 
 
 _active: list[Tape] = []
+_groups: list[str] = []
+
+
+@contextmanager
+def node_group(name: str) -> Iterator[None]:
+    """Name what a capture records inside the block: a graph's time is told by group. Nested names are joined."""
+    _groups.append(name)
+    try:
+        yield
+    finally:
+        _groups.pop()
 
 
 def active_tape() -> Tape | None:

@@ -22,7 +22,6 @@ from slipstream.speculative.plans import buffer_specs, draft_plan_for
 from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
 
-
 _KV = {"f32": torch.float32, "f16": torch.float16}
 
 

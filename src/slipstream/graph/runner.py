@@ -15,6 +15,7 @@ from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.stats import GraphStats
 from slipstream.trace import NullRecorder, Recorder, Slice
+from slipstream.trace.events import PARENT
 
 #: Runs one phase in one shape, over the static buffers of that shape.
 PhaseFunction = Callable[[BatchDescriptor], Any]
@@ -113,6 +114,9 @@ class GraphRunner:
         self.stats.count(dispatch, num_requests, ended - started)
         self._observe(key, ended - started)
         if self.recorder.enabled:
+            if dispatch.route is Route.REPLAY:
+                for group, began, end in self._graphs[key].group_times():
+                    self.recorder.add(Slice(stream.name, group, began, end - began, {PARENT: key.phase}))
             self.recorder.add(_slice(stream.name, dispatch, num_requests, started, ended))
         return result
 

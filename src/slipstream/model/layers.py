@@ -57,16 +57,20 @@ class DecoderLayer:
         """Return the residual after this layer, float32 [R, H]; writes the rows' keys and values to `cache`."""
         config = self.config
         heads, kv_heads = config.num_heads, config.num_kv_heads
-        normed = ops.rms_norm(residual_RH, self.attn_norm, config.rms_eps, self.attn_qkv.activation_dtype)
-        qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
-        query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
-        attended = ops.paged_attention(
-            query, cache, rows.pages_BP, rows.positions_R, rows.page_size, *rows.context
-        )
-        residual_RH = ops.linear(attended, self.attn_output, None, residual_RH)
-        normed = ops.rms_norm(residual_RH, self.ffn_norm, config.rms_eps, self.ffn_gate_up.activation_dtype)
-        gated = ops.gated_silu(ops.linear(normed, self.ffn_gate_up))
-        return ops.linear(gated, self.ffn_down, None, residual_RH)
+        with ops.node_group("attention"):
+            normed = ops.rms_norm(residual_RH, self.attn_norm, config.rms_eps, self.attn_qkv.activation_dtype)
+            qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
+            query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
+            attended = ops.paged_attention(
+                query, cache, rows.pages_BP, rows.positions_R, rows.page_size, *rows.context
+            )
+            residual_RH = ops.linear(attended, self.attn_output, None, residual_RH)
+        with ops.node_group("feed-forward"):
+            normed = ops.rms_norm(
+                residual_RH, self.ffn_norm, config.rms_eps, self.ffn_gate_up.activation_dtype
+            )
+            gated = ops.gated_silu(ops.linear(normed, self.ffn_gate_up))
+            return ops.linear(gated, self.ffn_down, None, residual_RH)
 
 
 def rope_table(config: ModelConfig, num_positions: int, device: torch.device) -> torch.Tensor:

@@ -50,16 +50,19 @@ class Llama:
             pages_BP: int64 pages of each request.
             cache: keys and values, written in place.
         """
-        rows = forward_rows(self.config, self.rope, positions_R, slots_R, pages_BP, cache.page_size)
-        residual_RH = ops.embedding(self.token_embd, ids_R)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            residual_RH = layer.forward(residual_RH, rows, layer_cache)
+        with ops.node_group("embedding"):
+            rows = forward_rows(self.config, self.rope, positions_R, slots_R, pages_BP, cache.page_size)
+            residual_RH = ops.embedding(self.token_embd, ids_R)
+        for index, (layer, layer_cache) in enumerate(zip(self.layers, cache.layers, strict=True)):
+            with ops.node_group(f"layer {index}"):
+                residual_RH = layer.forward(residual_RH, rows, layer_cache)
         return residual_RH
 
     def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Return logits of hidden rows before the final norm, float32 [R, V]."""
-        normed = ops.rms_norm(hidden_RH, self.output_norm, self.config.rms_eps, torch.float32)
-        return ops.logits(normed, self.output)
+        with ops.node_group("LM head"):
+            normed = ops.rms_norm(hidden_RH, self.output_norm, self.config.rms_eps, torch.float32)
+            return ops.logits(normed, self.output)
 
     @property
     def weight_bytes(self) -> int:

@@ -13,6 +13,10 @@ from slipstream.native.node import Node
 ISAS = ("avx512vnni", "avx2", "portable")
 
 
+#: Branches side by side at most (`SS_BRANCHES`).
+MAX_BRANCHES = 8
+
+
 @dataclass(slots=True)
 class Setting:
     """What this process runs.

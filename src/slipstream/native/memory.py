@@ -1,7 +1,7 @@
 """Memory for weights: zeroed, aligned, and on huge pages where the system gives them.
 
-A forward reads every weight once, so with pages of 4 KiB it misses the address cache tens of thousands of times; with
-huge pages one-row products ran 15 to 25 % faster (docs/log.md).
+A forward reads every weight once, so with pages of 4 KiB it misses the address cache tens of thousands of times;
+with huge pages one-row products ran 15 to 25 % faster (docs/log.md).
 """
 
 from __future__ import annotations

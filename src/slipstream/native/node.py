@@ -60,4 +60,6 @@ _LAYOUT = struct.Struct(f"iiihh{_POINTERS}Q{_SIZES}qd")
 def make_node(kernel: Kernel, pointers: Sequence[int], sizes: Sequence[int], f: float = 0.0) -> Node:
     """Return a node; pointers are addresses, 0 for none."""
     unused = (0,) * (_POINTERS - len(pointers)), (0,) * (_SIZES - len(sizes))
-    return Node.from_buffer_copy(_LAYOUT.pack(kernel, 0, 0, 0, 1, *pointers, *unused[0], *sizes, *unused[1], f))
+    return Node.from_buffer_copy(
+        _LAYOUT.pack(kernel, 0, 0, 0, 1, *pointers, *unused[0], *sizes, *unused[1], f)
+    )

@@ -109,20 +109,23 @@ static void took(clock_state *clock, const ss_node *node) {
     clock->last = now;
 }
 
-/* This thread's part of a section that begins at node i; returns the first node behind it. */
+/* This thread's part of a section that begins at node i; returns the first node behind it. Each branch's first thread
+ * tells its time; the wait of the calling thread for the other branches is nobody's. */
 static int64_t run_section(const ss_node *nodes, int64_t i, int64_t count, int thread, int threads,
-                           const ss_times *times) {
+                           const ss_times *times, clock_state *callers) {
     int branches = nodes[i].branches, branch = thread * branches / threads, section = nodes[i].section;
     int first = (branch * threads + branches - 1) / branches;
     int members = ((branch + 1) * threads + branches - 1) / branches - first;
-    clock_state clock = {thread == first ? times : NULL, times ? now_ns() : 0, -1, thread == 0};
+    clock_state own = {thread == first ? times : NULL, times ? now_ns() : 0, -1, 0};
+    clock_state *clock = thread == 0 ? callers : &own;
     for (; i < count && nodes[i].branches > 1 && nodes[i].section == section; i++) {
         if (nodes[i].branch != branch) continue;
         kernels[nodes[i].op](nodes + i, thread - first, members);
         meet(&team.in_branch[branch], members);
-        took(&clock, nodes + i);
+        took(clock, nodes + i);
     }
     meet(&team.between_nodes, threads);
+    if (callers->times) callers->last = now_ns();
     return i;
 }
 
@@ -130,8 +133,7 @@ static void run_share(const ss_node *nodes, int64_t count, int thread, int threa
     clock_state clock = {thread == 0 ? times : NULL, times ? now_ns() : 0, -1, 1};
     for (int64_t i = 0; i < count;) {
         if (nodes[i].branches > 1 && nodes[i].branches <= threads) {
-            i = run_section(nodes, i, count, thread, threads, times);
-            if (clock.times) clock.last = now_ns();
+            i = run_section(nodes, i, count, thread, threads, times, &clock);
             continue;
         }
         kernels[nodes[i].op](nodes + i, thread, threads);

@@ -20,6 +20,7 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
+from slipstream.ops.registry import node_group
 from slipstream.ops.rounds import accept_and_commit, plan_rows, slots_of, verify_rows
 from slipstream.ops.rows import (
     concat_rows,
@@ -52,6 +53,7 @@ __all__ = [
     "kv_index",
     "linear",
     "logits",
+    "node_group",
     "paged_attention",
     "plan_rows",
     "rms_norm",

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 import torch
 
 from slipstream.device.tape import Lowered, own_ops
+from slipstream.device.tape import node_group as node_group
 from slipstream.native import library
 from slipstream.native.node import Kernel, Node, make_node
 from slipstream.native.program import run_nodes

@@ -1,0 +1,145 @@
+"""Memory for the intermediate results of captured graphs, planned by their first and last use.
+
+A graph of 30 layers then holds the memory of the widest place and not of all places.
+
+    nodes      0    1    2    3    4    5
+    normed     w----r                              arena [0, 2 K)
+    qkv             w----r                               [2 K, 6 K)
+    queries              w----r                    arena [0, 2 K), used again
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.errors import DeviceError
+from slipstream.native.node import Node
+
+_ALIGNMENT = 64
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """One storage that the capture allocated."""
+
+    address: int
+    nbytes: int
+    first: int = -1
+    last: int = -1
+    offset: int = 0
+
+
+class ArenaPool:
+    """Memory for the intermediate results of all graphs of a device: one graph runs at a time."""
+
+    def __init__(self) -> None:
+        self._arenas: list[torch.Tensor] = []
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Return an arena of at least `nbytes`, shared with other graphs.
+
+        Raises:
+            DeviceError: the system has no more memory.
+        """
+        for arena in self._arenas:
+            if arena.nbytes >= nbytes + _ALIGNMENT:
+                return arena
+        try:
+            arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+        except RuntimeError as error:  # PyTorch's allocator has no error of its own on a CPU
+            raise DeviceError(
+                f"there is no memory for the {nbytes / 1e6:.0f} MB of a graph's intermediate results. "
+                "Use smaller buckets or fewer draft tokens."
+            ) from error
+        self._arenas.append(arena)
+        return arena
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arenas."""
+        return sum(arena.nbytes for arena in self._arenas)
+
+
+def move_to_arena(
+    nodes: Sequence[Node], made: Iterable[torch.Tensor], fixed: Iterable[torch.Tensor], pool: ArenaPool
+) -> torch.Tensor:
+    """Give intermediate results places in an arena, change the nodes' addresses, and return the arena.
+
+    Args:
+        nodes: in program order, branches marked.
+        made: results that the nodes fill.
+        fixed: those that stay where they are.
+        pool: where the arena comes from.
+
+    Raises:
+        DeviceError: no memory for the arena.
+    """
+    staying = _storages(fixed)
+    buffers = [b for address, b in sorted(_storages(made).items()) if address not in staying]
+    _plan(nodes, buffers)
+    arena = pool.take(max((b.offset + b.nbytes for b in buffers), default=0))
+    base = -(-arena.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+    for node in nodes:
+        _move(node, buffers, base)
+    return arena
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, _Buffer]:
+    found = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = _Buffer(storage.data_ptr(), storage.nbytes())
+    return found
+
+
+def _plan(nodes: Sequence[Node], buffers: list[_Buffer]) -> None:
+    """Give each buffer its place in the arena: the lowest that is free from its first to its last use."""
+    for moment, node in zip(_moments(nodes), nodes, strict=True):
+        for pointer in node.p:
+            buffer = _find(buffers, pointer)
+            if buffer is not None:
+                buffer.first = moment if buffer.first < 0 else buffer.first
+                buffer.last = moment
+    placed: list[_Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: b.first):
+        taken = sorted(
+            (other.offset, other.offset + other.nbytes)
+            for other in placed
+            if other.last >= buffer.first and buffer.last >= other.first
+        )
+        offset = 0
+        for begin, end in taken:
+            if offset + buffer.nbytes <= begin:
+                break
+            offset = max(offset, -(-end // _ALIGNMENT) * _ALIGNMENT)
+        buffer.offset = offset
+        placed.append(buffer)
+
+
+def _moments(nodes: Sequence[Node]) -> list[int]:
+    """Return when each node runs; those of one section may run at the same time, so theirs is one moment."""
+    moments: list[int] = []
+    for index, node in enumerate(nodes):
+        together = index > 0 and node.branches > 1 and node.section == nodes[index - 1].section
+        moments.append(moments[-1] if together and nodes[index - 1].branches > 1 else index)
+    return moments
+
+
+def _find(buffers: list[_Buffer], pointer: int | None) -> _Buffer | None:
+    if not pointer:
+        return None
+    index = bisect_right(buffers, pointer, key=lambda b: b.address) - 1
+    if index >= 0 and pointer < buffers[index].address + buffers[index].nbytes:
+        return buffers[index]
+    return None
+
+
+def _move(node: Node, buffers: list[_Buffer], base: int) -> None:
+    for position, pointer in enumerate(node.p):
+        buffer = _find(buffers, pointer)
+        if buffer is not None and pointer is not None:
+            node.p[position] = base + buffer.offset + pointer - buffer.address
