@@ -1,8 +1,8 @@
 """Kernels of every instruction set against double precision, by a C program: no Python on the other processors.
 
-NEON is cross-compiled and runs under qemu-user (Debian: `apt install gcc-aarch64-linux-gnu qemu-user`). AVX-VNNI and
-AVX512-VNNI are not in qemu 7.2. Where the processor lacks them too, their tiles run with the intrinsics written out
-in plain C: that tests their logic, not their machine code.
+NEON is cross-compiled and runs under qemu-user (Debian: `apt install gcc-aarch64-linux-gnu qemu-user`).
+AVX-VNNI and AVX512-VNNI are not in qemu 7.2. Where the processor lacks them too, their tiles run with the
+intrinsics written out in plain C: that tests their logic, not their machine code.
 """
 
 import platform
@@ -91,19 +91,12 @@ def test_an_arm_processor_without_dot_products_runs_the_portable_kernels(arm_dri
 def test_the_logic_of_the_vnni_tiles_on_avx2(tmp_path: Path, flags: tuple[str, ...]) -> None:
     need("cc")
     # The table that is called avx2 holds the tiles for the other processor.
-    stand_in = (
-        "-DSS_TABLE=ss_kernels_avx2",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-        "-include",
-        f"{HERE}/emulated_vnni.h",
-    )
+    avx2 = ("-DSS_TABLE=ss_kernels_avx2", "-mavx2", "-mfma", "-mf16c")
     steps = [
         ("team.c", ()),
         ("choose.c", ("-DSS_WITH_AVX2",)),
         ("kernels.c", ("-DSS_TABLE=ss_kernels_portable",)),
-        ("kernels.c", (*stand_in, *flags)),
+        ("kernels.c", (*avx2, "-include", f"{HERE}/emulated_vnni.h", *flags)),
     ]
     objects = []
     for index, (source, more) in enumerate(steps):
