@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ss_run(const ss_node *nodes, int64_t count, int threads, int64_t *spent);
+int ss_run(const ss_node *nodes, int64_t count, int threads, const ss_times *times);
 const char *ss_choose(const char *wanted);
 
 enum { MOST_ROWS = 9 };
@@ -57,9 +57,9 @@ static void expect(const char *what, int64_t row, int64_t at, double got, double
 
 /* ---- packed matrices ---- */
 
-/* Halves that are exact: (1 .. 31) / 2^power. */
-static uint16_t half_of(int thousandths, int power) {
-    int sign = thousandths < 0, size = abs(thousandths), exponent = 15 - power;
+/* value / 2^power in half precision, which holds it exactly. */
+static uint16_t half_of(int value, int power) {
+    int sign = value < 0, size = abs(value), exponent = 15 - power;
     if (!size) return 0;
     while (size < 1024) size *= 2, exponent--;
     return (uint16_t)(sign << 15 | (exponent + 10) << 10 | (size - 1024));
@@ -118,11 +118,15 @@ static void check_packed(int q4, int64_t inputs, int64_t outputs, int with_more)
     const char *what = q4 ? "linear_q4" : "linear_q8";
     matrix m = new_matrix(q4, inputs, outputs);
     float *x = exact_rows(MOST_ROWS, inputs), *bias = floats(outputs), *residual = floats(MOST_ROWS * outputs);
-    float *all = some(sizeof(float) * (size_t)(MOST_ROWS * outputs)), *part = some(sizeof(float) * (size_t)(MOST_ROWS * outputs));
-    if (!with_more) memset(bias, 0, sizeof(float) * (size_t)outputs), memset(residual, 0, sizeof(float) * (size_t)(MOST_ROWS * outputs));
-    ss_node node = {q4 ? SS_LINEAR_Q4 : SS_LINEAR_Q8,
-                    {x, m.packed, all, with_more ? bias : NULL, with_more ? residual : NULL},
-                    {MOST_ROWS, inputs, outputs}, 0};
+    size_t bytes = sizeof(float) * (size_t)(MOST_ROWS * outputs);
+    float *all = some(bytes), *part = some(bytes);
+    if (!with_more) {
+        memset(bias, 0, sizeof(float) * (size_t)outputs);
+        memset(residual, 0, bytes);
+    }
+    ss_node node = {.op = q4 ? SS_LINEAR_Q4 : SS_LINEAR_Q8,
+                    .p = {x, m.packed, all, with_more ? bias : NULL, with_more ? residual : NULL},
+                    .n = {MOST_ROWS, inputs, outputs}};
     run(isa, node, 1);
     for (int64_t r = 0; r < MOST_ROWS; r++) {
         int odd = r == 6 || r == 7; /* NaN or infinity: the whole row is NaN */
@@ -154,7 +158,7 @@ static void check_packed(int q4, int64_t inputs, int64_t outputs, int with_more)
 
 /* ---- all others, against the portable kernels ---- */
 
-/* Run on both; `results` floats at p[result] agree within `bound` of the larger of 1 and their size. */
+/* Run on both: the floats at p[result] agree within `bound` of the larger of 1 and their size. */
 static void check_floats(const char *what, ss_node node, int result, int64_t rows, int64_t width, double bound) {
     float *outs[2];
     for (int i = 0; i < 2; i++) {
@@ -185,7 +189,7 @@ static void check_dense(int64_t inputs, int64_t outputs) {
         halves[i] = (uint16_t)(bits >> 16);
     }
     for (int64_t rows = 1; rows <= MOST_ROWS; rows++) {
-        ss_node node = {SS_LINEAR_F32, {x, w, NULL, bias}, {rows, inputs, outputs}, 0};
+        ss_node node = {.op = SS_LINEAR_F32, .p = {x, w, NULL, bias}, .n = {rows, inputs, outputs}};
         check_floats("linear_f32", node, 2, rows, outputs, 1e-5);
         node.op = SS_LINEAR_BF16;
         node.p[1] = halves;
@@ -199,10 +203,12 @@ static void check_rows(int64_t width) {
     for (int64_t i = 0; i < MOST_ROWS * 2 * width; i++) x[i] *= i % 11 ? 9.0f : 200.0f;
     x[3 * width] = NAN;
     for (int64_t i = 4 * width; i < 5 * width; i++) x[i] = 0;
-    check_floats("rms_norm", (ss_node){SS_RMS_NORM, {x, weight}, {MOST_ROWS, width}, 1e-5}, 2, MOST_ROWS, width, 1e-5);
-    check_floats("gated_silu", (ss_node){SS_GATED_SILU, {x}, {MOST_ROWS, width}, 0}, 1, MOST_ROWS, width, 1e-5);
+    ss_node norm = {.op = SS_RMS_NORM, .p = {x, weight}, .n = {MOST_ROWS, width}, .f = 1e-5};
+    check_floats("rms_norm", norm, 2, MOST_ROWS, width, 1e-5);
+    ss_node gate = {.op = SS_GATED_SILU, .p = {x}, .n = {MOST_ROWS, width}};
+    check_floats("gated_silu", gate, 1, MOST_ROWS, width, 1e-5);
     x[5 * width + width / 2] = x[5 * width + width - 1] = 1e9f; /* a tie: the first wins */
-    check_ids("argmax", (ss_node){SS_ARGMAX, {x}, {MOST_ROWS, width}, 0}, 1, MOST_ROWS);
+    check_ids("argmax", (ss_node){.op = SS_ARGMAX, .p = {x}, .n = {MOST_ROWS, width}}, 1, MOST_ROWS);
     free(x), free(weight);
 }
 
@@ -211,12 +217,12 @@ static void check_embedding(void) {
     matrix m = new_matrix(0, WIDTH, TOKENS);
     int64_t ids[ROWS] = {0, 34, 16, 16, 15};
     float out[ROWS * WIDTH];
-    run(isa, (ss_node){SS_EMBED_Q8, {m.packed, ids, out}, {ROWS, WIDTH, TOKENS}, 0}, 2);
+    run(isa, (ss_node){.op = SS_EMBED_Q8, .p = {m.packed, ids, out}, .n = {ROWS, WIDTH, TOKENS}}, 2);
     for (int i = 0; i < ROWS * WIDTH; i++)
         expect("embed_q8", i / WIDTH, i % WIDTH, out[i], m.weights[ids[i / WIDTH] * WIDTH + i % WIDTH], 0);
     uint16_t halves[TOKENS * WIDTH];
     for (int i = 0; i < TOKENS * WIDTH; i++) halves[i] = (uint16_t)(0x3f80 + i % 100);
-    run(isa, (ss_node){SS_EMBED_BF16, {halves, ids, out}, {ROWS, WIDTH, TOKENS}, 0}, 2);
+    run(isa, (ss_node){.op = SS_EMBED_BF16, .p = {halves, ids, out}, .n = {ROWS, WIDTH, TOKENS}}, 2);
     for (int i = 0; i < ROWS * WIDTH; i++) {
         double want = 1 + (ids[i / WIDTH] * WIDTH + i % WIDTH) % 100 / 128.0;
         expect("embed_bf16", i / WIDTH, i % WIDTH, out[i], want, 0);
@@ -224,32 +230,60 @@ static void check_embedding(void) {
     free_matrix(m);
 }
 
-/* Q query heads over K of keys and values, D wide: the row's own key and value are stored, then all are attended. */
-static void check_attention(int64_t Q, int64_t K, int64_t D, int64_t page_size, int64_t length) {
-    enum { ROWS = 6, REQUESTS = 2 };
-    int64_t P = (length + ROWS) / page_size + 1, slots = (REQUESTS * P + 1) * page_size;
-    int64_t pages[64], positions[ROWS], stored[ROWS];
-    if (REQUESTS * P > 64) exit(2);
+static double half_value(uint16_t half) {
+    int exponent = half >> 10 & 31, fraction = half & 1023;
+    double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return half & 0x8000 ? -size : size;
+}
+
+/* A cache of `count` random values, float or half precision. */
+static void *new_cache(int64_t count, int half) {
+    if (!half) return floats(count);
+    uint16_t *values = some(sizeof(uint16_t) * (size_t)count);
+    for (int64_t i = 0; i < count; i++) values[i] = half_of(between(-31, 31), 5);
+    return values;
+}
+static double cached(const void *cache, int64_t i, int half) {
+    return half ? half_value(((const uint16_t *)cache)[i]) : ((const float *)cache)[i];
+}
+
+typedef struct {
+    int64_t Q, K, D, page_size, length; /* query heads, those of keys, their width; positions before the rows */
+    int half;
+} attention_case;
+
+/* The rows' own keys and values are stored, by both; then both attend to one of the caches. */
+static void check_attention(attention_case c) {
+    enum { ROWS = 6, REQUESTS = 2, WIDTH = ROWS / REQUESTS };
+    int64_t P = (c.length + WIDTH) / c.page_size + 1, slots = (REQUESTS * P + 1) * c.page_size;
+    int64_t in_slot = 2 * c.K * c.D, in_queries = c.Q * c.D, pages[128], positions[ROWS], stored[ROWS];
+    if (REQUESTS * P > 128) exit(2);
     for (int64_t i = 0; i < REQUESTS * P; i++) pages[i] = REQUESTS * P - i; /* in no handy order */
     for (int64_t r = 0; r < ROWS; r++) {
-        int64_t request = r / (ROWS / REQUESTS);
-        positions[r] = length + r % (ROWS / REQUESTS);
-        stored[r] = pages[request * P + positions[r] / page_size] * page_size + positions[r] % page_size;
+        positions[r] = c.length + r % WIDTH;
+        stored[r] = pages[r / WIDTH * P + positions[r] / c.page_size] * c.page_size + positions[r] % c.page_size;
     }
-    float *qkv = floats(ROWS * (Q + 2 * K) * D), *factors = floats(ROWS * 2 * D), *filled = floats(slots * 2 * K * D);
-    float *caches[2], *queries[2];
+    float *qkv = floats(ROWS * (c.Q + 2 * c.K) * c.D), *factors = floats(ROWS * 2 * c.D), *queries[2];
+    void *caches[2] = {new_cache(slots * in_slot, c.half), NULL};
+    size_t bytes = (size_t)(slots * in_slot) * (c.half ? 2 : 4);
+    caches[1] = memcpy(some(bytes), caches[0], bytes);
     for (int i = 0; i < 2; i++) {
-        caches[i] = some(sizeof(float) * (size_t)(slots * 2 * K * D));
-        queries[i] = some(sizeof(float) * (size_t)(ROWS * Q * D));
-        memcpy(caches[i], filled, sizeof(float) * (size_t)(slots * 2 * K * D));
-        ss_node store = {SS_ROPE_STORE, {qkv, factors, stored, caches[i], queries[i]}, {ROWS, Q, K, D, slots}, 0};
-        run(i ? isa : "portable", store, 1 + i);
+        queries[i] = some(sizeof(float) * (size_t)(ROWS * in_queries));
+        run(i ? isa : "portable",
+            (ss_node){.op = SS_ROPE_STORE, .p = {qkv, factors, stored, caches[i], queries[i]},
+                      .n = {ROWS, c.Q, c.K, c.D, slots, c.half}}, 1 + i);
     }
-    for (int64_t i = 0; i < slots * 2 * K * D; i++) expect("rope_store, cache", i / (2 * K * D), i % (2 * K * D), caches[1][i], caches[0][i], 1e-6);
-    for (int64_t i = 0; i < ROWS * Q * D; i++) expect("rope_store, queries", i / (Q * D), i % (Q * D), queries[1][i], queries[0][i], 1e-6);
-    ss_node attend = {SS_ATTENTION, {queries[0], caches[0], pages, positions}, {ROWS, REQUESTS, P, page_size, Q, K, D}, 0};
-    check_floats("attention", attend, 4, ROWS, Q * D, 1e-5);
-    free(qkv), free(factors), free(filled);
+    /* With halves, sums that differ in their last bit may round to neighbours. */
+    for (int64_t i = 0; i < slots * in_slot; i++) {
+        double want = cached(caches[0], i, c.half);
+        expect("rope_store, cache", i / in_slot, i % in_slot, cached(caches[1], i, c.half), want, c.half ? 2e-3 : 1e-6);
+    }
+    for (int64_t i = 0; i < ROWS * in_queries; i++)
+        expect("rope_store, queries", i / in_queries, i % in_queries, queries[1][i], queries[0][i], 1e-6);
+    ss_node attend = {.op = SS_ATTENTION, .p = {queries[0], caches[0], pages, positions},
+                      .n = {ROWS, REQUESTS, P, c.page_size, c.Q, c.K, c.D, c.half}};
+    check_floats("attention", attend, 4, ROWS, in_queries, 1e-5);
+    free(qkv), free(factors);
     for (int i = 0; i < 2; i++) free(caches[i]), free(queries[i]);
 }
 
@@ -276,7 +310,9 @@ int main(int count, char **arguments) {
     for (int h = 0; h < 4; h++)
         for (int d = 0; d < 4; d++)
             for (int64_t page_size = 4; page_size <= 64; page_size *= 4)
-                check_attention(heads[h][0], heads[h][1], widths_of_heads[d], page_size, d * 30 + h);
+                for (int half = 0; half < 2; half++)
+                    check_attention((attention_case){heads[h][0], heads[h][1], widths_of_heads[d], page_size,
+                                                     d * 30 + h, half});
     printf("%s: same results\n", isa);
     return 0;
 }

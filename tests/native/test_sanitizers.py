@@ -1,7 +1,7 @@
-"""The native code under sanitizers: addresses and undefined behaviour below these tests, data races in a C program.
+"""The native code under sanitizers: addresses and undefined behaviour below tests, races in a C program.
 
-Python is not built for them. AddressSanitizer can be loaded before it, so a second pytest runs the kernels' tests on
-a library built with it; ThreadSanitizer cannot, so the team of threads runs in a program of its own.
+Python is not built for them. AddressSanitizer can be loaded before it, so a second pytest runs the kernels'
+tests on a library built with it; ThreadSanitizer cannot, so the team of threads runs in a program of its own.
 """
 
 import os

@@ -88,11 +88,49 @@ static void meet(barrier *at, int threads) {
     }
 }
 
-/* spent, if not NULL, gets the time in ns of each node added to its operation's, the wait for the slowest thread
- * included. */
-static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, int64_t *spent) {
-    int64_t last = spent ? now_ns() : 0;
-    for (int64_t i = 0; i < count; i++) {
+/* The clock of one thread: a node's time is from the end of the one before it to its own, so waits are in it. */
+typedef struct {
+    const ss_times *times; /* NULL: this thread measures nothing */
+    int64_t last;
+    int32_t group;
+    int leads_all;
+} clock_state;
+
+static void took(clock_state *clock, const ss_node *node) {
+    if (!clock->times) return;
+    int64_t now = now_ns();
+    if (clock->leads_all) clock->times->spent[node->op] += now - clock->last;
+    if (node->group != clock->group) clock->times->began[node->group] = clock->last;
+    clock->times->ended[node->group] = now;
+    clock->group = node->group;
+    clock->last = now;
+}
+
+/* This thread's part of a section that begins at node i; returns the first node behind it. */
+static int64_t run_section(const ss_node *nodes, int64_t i, int64_t count, int thread, int threads,
+                           const ss_times *times) {
+    int branches = nodes[i].branches, branch = thread * branches / threads, section = nodes[i].section;
+    int first = (branch * threads + branches - 1) / branches;
+    int members = ((branch + 1) * threads + branches - 1) / branches - first;
+    clock_state clock = {thread == first ? times : NULL, times ? now_ns() : 0, -1, thread == 0};
+    for (; i < count && nodes[i].branches > 1 && nodes[i].section == section; i++) {
+        if (nodes[i].branch != branch) continue;
+        ss_kernels[nodes[i].op](nodes + i, thread - first, members);
+        meet(&team.in_branch[branch], members);
+        took(&clock, nodes + i);
+    }
+    meet(&team.between_nodes, threads);
+    return i;
+}
+
+static void run_share(const ss_node *nodes, int64_t count, int thread, int threads, const ss_times *times) {
+    clock_state clock = {thread == 0 ? times : NULL, times ? now_ns() : 0, -1, 1};
+    for (int64_t i = 0; i < count;) {
+        if (nodes[i].branches > 1 && nodes[i].branches <= threads) {
+            i = run_section(nodes, i, count, thread, threads, times);
+            if (clock.times) clock.last = now_ns();
+            continue;
+        }
         ss_kernels[nodes[i].op](nodes + i, thread, threads);
         meet(&team.between_nodes, threads);
         took(&clock, nodes + i++);
