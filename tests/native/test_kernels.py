@@ -240,7 +240,20 @@ def test_rope_and_store_writes_the_slots_and_nothing_else(isa, dtype):
 
 def test_half_precision_is_rounded_as_torch_does(isa):
     """Values through the cache: subnormals, ties, the largest, beyond it, infinities, NaN."""
-    edges = [0.0, -0.0, 1e-8, 2**-25, 3 * 2**-25, 5e-8, 6.1e-5, 1 + 2**-11, 1 + 3 * 2**-11, 65504.0, 65519.0, 65520.0]
+    edges = [
+        0.0,
+        -0.0,
+        1e-8,
+        2**-25,
+        3 * 2**-25,
+        5e-8,
+        6.1e-5,
+        1 + 2**-11,
+        1 + 3 * 2**-11,
+        65504.0,
+        65519.0,
+        65520.0,
+    ]
     values = torch.cat((torch.tensor(edges), torch.randn(4000) * torch.logspace(-9, 5, 4000)))
     values = torch.cat((values, -values, torch.tensor([float("inf"), float("-inf"), float("nan")])))
     values = torch.nn.functional.pad(values, (0, -len(values) % 16)).view(-1, 16)

@@ -103,8 +103,8 @@ class CpuGraph(Graph):
             result = function()
         tape.finish(result)
         # Only a complete capture leaves a trace: after a failure the graph is as new.
-        self._tape = tape
         self._replay = native_replay(tape, result, self._device.arenas) or tape.compile()
+        self._tape = tape
         self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
         return result
 

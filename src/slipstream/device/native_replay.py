@@ -21,6 +21,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from slipstream.device.tape import Tape
+from slipstream.errors import DeviceError
 from slipstream.native.node import Node
 from slipstream.native.program import Program
 
@@ -45,11 +46,21 @@ class ArenaPool:
         self._arenas: list[torch.Tensor] = []
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """Return an arena of at least `nbytes`, shared with other graphs."""
+        """Return an arena of at least `nbytes`, shared with other graphs.
+
+        Raises:
+            DeviceError: the machine does not have so much.
+        """
         for arena in self._arenas:
             if arena.nbytes >= nbytes + _ALIGNMENT:
                 return arena
-        arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+        try:
+            arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+        except (MemoryError, RuntimeError) as error:  # torch raises the second
+            raise DeviceError(
+                f"the intermediate results of a graph are {nbytes / 1e6:.0f} MB, which this machine cannot "
+                "reserve. Lower --buckets or --num-steps, or run without graphs: --graph none."
+            ) from error
         self._arenas.append(arena)
         return arena
 

@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { MAX_THREADS = 64 };
 
@@ -26,7 +25,6 @@ static struct {
     pthread_mutex_t entry; /* one ss_run at a time */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    pid_t owner;
     int workers;
     int sleeping;
     atomic_uint generation;
@@ -162,17 +160,21 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Make the team at least `threads` strong; returns how strong it is. A forked child starts its own. */
+/* A forked child has none of the team's threads, nor the one that may have held a lock: it begins anew. */
+static void forget_team(void) {
+    team.workers = team.sleeping = 0;
+    atomic_store(&team.between_nodes.arrived, 0);
+    for (int b = 0; b < SS_BRANCHES; b++) atomic_store(&team.in_branch[b].arrived, 0);
+    atomic_store(&team.at_end.arrived, 0);
+    pthread_mutex_init(&team.entry, NULL);
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.wake, NULL);
+}
+
+static __attribute__((constructor)) void at_load(void) { pthread_atfork(NULL, NULL, forget_team); }
+
+/* Make the team at least `threads` strong; returns how strong it is. */
 static int recruit(int threads) {
-    if (team.owner != getpid()) {
-        team.owner = getpid();
-        team.workers = team.sleeping = 0;
-        atomic_store(&team.between_nodes.arrived, 0);
-        for (int b = 0; b < SS_BRANCHES; b++) atomic_store(&team.in_branch[b].arrived, 0);
-        atomic_store(&team.at_end.arrived, 0);
-        pthread_mutex_init(&team.lock, NULL);
-        pthread_cond_init(&team.wake, NULL);
-    }
     while (team.workers + 1 < threads && team.workers + 1 < MAX_THREADS) {
         /* A worker that starts late must not miss the job that it was recruited for. */
         team.seen_at_start[team.workers + 1] = atomic_load(&team.generation);
