@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from slipstream import ops
+from slipstream.device.arena import ArenaPool
 from slipstream.device.cpu import CpuDevice
-from slipstream.errors import ReplayError
+from slipstream.errors import DeviceError, ReplayError
 from slipstream.native import library
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason="no native library")
@@ -127,3 +128,25 @@ def test_a_view_of_a_static_buffer_is_read_anew(isa, stack):
     assert graph.callbacks == {}
     buffer.copy_(torch.randn(8, 64))
     assert torch.equal(graph.replay(), layers(buffer[:4].clone(), *stack))
+
+
+class Hungry(ArenaPool):
+    """Needs more than any machine has, until it is told otherwise."""
+
+    extra = 1 << 60
+
+    def take(self, nbytes):
+        return super().take(nbytes + self.extra)
+
+
+def test_no_memory_for_the_arena_is_a_clear_error_and_the_graph_as_new(isa, stack):
+    device, x = CpuDevice(), torch.randn(4, 64)
+    device.arenas = Hungry()
+    graph = device.graph("layers")
+    with pytest.raises(DeviceError, match=r"MB, which this machine cannot reserve.*--graph none"):
+        graph.capture(lambda: layers(x, *stack), device.stream("main"))
+    assert device.arenas.nbytes == 0
+    assert graph.node_counts == {}
+    device.arenas.extra = 0
+    graph.capture(lambda: layers(x, *stack), device.stream("main"))
+    assert torch.equal(graph.replay(), layers(x, *stack))

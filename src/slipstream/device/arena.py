@@ -50,10 +50,10 @@ class ArenaPool:
                 return arena
         try:
             arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
-        except RuntimeError as error:  # PyTorch's allocator has no error of its own on a CPU
+        except (MemoryError, RuntimeError) as error:  # torch raises the second
             raise DeviceError(
-                f"there is no memory for the {nbytes / 1e6:.0f} MB of a graph's intermediate results. "
-                "Use smaller buckets or fewer draft tokens."
+                f"the intermediate results of a graph are {nbytes / 1e6:.0f} MB, which this machine cannot "
+                "reserve. Lower --buckets or --num-steps, or run without graphs: --graph none."
             ) from error
         self._arenas.append(arena)
         return arena

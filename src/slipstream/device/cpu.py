@@ -126,9 +126,9 @@ class CpuGraph(Graph):
             result = function()
         tape.finish(result)
         # Only a complete capture leaves a trace: after a failure the graph is as new.
-        self._tape = tape
         native = native_replay(tape, result, self._device.arenas, self._device.branches)
         self._replay = native or tape.compile()
+        self._tape = tape
         self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
         tape.release()
         return result

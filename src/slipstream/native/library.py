@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from functools import cache
 
+from slipstream.errors import UsageError
 from slipstream.native.build import LIBRARY
 from slipstream.native.node import Node
 
+#: Environment variable that names another build of the library, as one with sanitizers.
+LIBRARY_VARIABLE = "SLIPSTREAM_NATIVE_LIBRARY"
+
 #: Instruction sets that the library is built for, best first.
-ISAS = ("avx512vnni", "avx2", "portable")
+ISAS = ("avx512vnni", "avxvnni", "avx2", "neon", "portable")
 
 
 #: Branches side by side at most (`SS_BRANCHES`).
@@ -38,12 +43,19 @@ setting = Setting()
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """Return the library, or None where it was not built or is not for this machine."""
+    """Return the library, or None where it was not built or is not for this machine.
+
+    Raises:
+        UsageError: $SLIPSTREAM_NATIVE_LIBRARY names a library, and it cannot be used.
+    """
+    given = os.environ.get(LIBRARY_VARIABLE)
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(given or str(LIBRARY))
         if library.ss_node_bytes() != ctypes.sizeof(Node):
-            return None
-    except (OSError, AttributeError):
+            raise OSError("it is of another version of Slipstream; build it anew")
+    except (OSError, AttributeError) as error:
+        if given:
+            raise UsageError(f"{LIBRARY_VARIABLE}={given} cannot be used: {error}") from error
         return None
     library.ss_run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)
     library.ss_run.restype = ctypes.c_int

@@ -59,12 +59,8 @@ typedef struct {
 
 typedef void (*ss_kernel)(const ss_node *node, int thread, int threads);
 
-/* One table a build of kernels.c; which one runs is chosen at load time. */
-extern const ss_kernel ss_kernels_generic[SS_OPS];
-#if defined(__x86_64__)
-extern const ss_kernel ss_kernels_avx2[SS_OPS];
-extern const ss_kernel ss_kernels_avx512vnni[SS_OPS];
-#endif
+/* The table of kernels that runs: the portable one until ss_choose says otherwise (choose.c). */
+extern __attribute__((visibility("hidden"))) const ss_kernel *ss_kernels;
 
 /* Scratch memory of the calling thread, at least `bytes`, 64-byte aligned; NULL when memory is out. It stays
  * valid until the thread asks again. */

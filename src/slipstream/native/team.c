@@ -6,9 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { MAX_THREADS = 64 };
 
@@ -27,7 +25,6 @@ static struct {
     pthread_mutex_t entry; /* one ss_run at a time */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    pid_t owner;
     int workers;
     int sleeping;
     atomic_uint generation;
@@ -43,8 +40,6 @@ static struct {
 } team = {.entry = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
 static atomic_int failed;
-static const ss_kernel *kernels = ss_kernels_generic;
-static const char *isa = "portable";
 
 static __thread void *scratch;
 static __thread int64_t scratch_bytes;
@@ -120,7 +115,7 @@ static int64_t run_section(const ss_node *nodes, int64_t i, int64_t count, int t
     clock_state *clock = thread == 0 ? callers : &own;
     for (; i < count && nodes[i].branches > 1 && nodes[i].section == section; i++) {
         if (nodes[i].branch != branch) continue;
-        kernels[nodes[i].op](nodes + i, thread - first, members);
+        ss_kernels[nodes[i].op](nodes + i, thread - first, members);
         meet(&team.in_branch[branch], members);
         took(clock, nodes + i);
     }
@@ -136,7 +131,7 @@ static void run_share(const ss_node *nodes, int64_t count, int thread, int threa
             i = run_section(nodes, i, count, thread, threads, times, &clock);
             continue;
         }
-        kernels[nodes[i].op](nodes + i, thread, threads);
+        ss_kernels[nodes[i].op](nodes + i, thread, threads);
         meet(&team.between_nodes, threads);
         took(&clock, nodes + i++);
     }
@@ -167,17 +162,21 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Make the team at least `threads` strong; returns how strong it is. A forked child starts its own. */
+/* A forked child has none of the team's threads, nor the one that may have held a lock: it begins anew. */
+static void forget_team(void) {
+    team.workers = team.sleeping = 0;
+    atomic_store(&team.between_nodes.arrived, 0);
+    for (int b = 0; b < SS_BRANCHES; b++) atomic_store(&team.in_branch[b].arrived, 0);
+    atomic_store(&team.at_end.arrived, 0);
+    pthread_mutex_init(&team.entry, NULL);
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.wake, NULL);
+}
+
+static __attribute__((constructor)) void at_load(void) { pthread_atfork(NULL, NULL, forget_team); }
+
+/* Make the team at least `threads` strong; returns how strong it is. */
 static int recruit(int threads) {
-    if (team.owner != getpid()) {
-        team.owner = getpid();
-        team.workers = team.sleeping = 0;
-        atomic_store(&team.between_nodes.arrived, 0);
-        for (int b = 0; b < SS_BRANCHES; b++) atomic_store(&team.in_branch[b].arrived, 0);
-        atomic_store(&team.at_end.arrived, 0);
-        pthread_mutex_init(&team.lock, NULL);
-        pthread_cond_init(&team.wake, NULL);
-    }
     while (team.workers + 1 < threads && team.workers + 1 < MAX_THREADS) {
         /* A worker that starts late must not miss the job that it was recruited for. */
         team.seen_at_start[team.workers + 1] = atomic_load(&team.generation);
@@ -219,29 +218,6 @@ int ss_run(const ss_node *nodes, int64_t count, int threads, const ss_times *tim
     int result = atomic_load_explicit(&failed, memory_order_relaxed);
     pthread_mutex_unlock(&team.entry);
     return result;
-}
-
-/* Choose the kernels: "avx512vnni", "avx2", "portable", or NULL for the best. Returns what runs now. */
-const char *ss_choose(const char *wanted) {
-    int any = wanted == NULL;
-    kernels = ss_kernels_generic;
-    isa = "portable";
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    int vnni = avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
-    if (vnni && (any || !strcmp(wanted, "avx512vnni"))) {
-        kernels = ss_kernels_avx512vnni;
-        isa = "avx512vnni";
-    } else if (avx2 && (any || !strcmp(wanted, "avx2"))) {
-        kernels = ss_kernels_avx2;
-        isa = "avx2";
-    }
-#else
-    (void)any;
-#endif
-    return isa;
 }
 
 int64_t ss_node_bytes(void) { return (int64_t)sizeof(ss_node); }
