@@ -2,8 +2,8 @@
 
 While a tape records, it sees every op that PyTorch dispatches. Slipstream's own (`slipstream.ops`) become nodes
 under their own names. Any other becomes a call-back node, so a capture is complete whatever the model's code does;
-they are counted by name, and our own models leave none. A replay walks the nodes over registers: the ops' functions
-are called directly, without modules, attribute look-ups or dispatch in between.
+they are counted by name, and our own models leave none. A replay walks the nodes over registers: functions are
+called directly, without modules, attribute look-ups or dispatch in between.
 
 A node's arguments are constants (static buffers, weights, numbers) or registers (results of earlier nodes). A
 register is dropped after its last use, so that the allocator hands the same warm memory to the next node.
