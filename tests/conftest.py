@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slipstream.errors import DownloadError
 from slipstream.model.catalog import get_model
+from slipstream.native import library
 from tests.engines import Fleet
 from tests.model.tiny import write_tiny_gguf
 
@@ -36,3 +38,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 def smollm2(smollm2_path: Path) -> Fleet:
     """The real model; on one thread, because beside other work on few cores two would wait for each other."""
     return Fleet(smollm2_path, max_len=512)
+
+
+def _isas() -> list[str]:
+    if library.load() is None:
+        return []
+    found = [isa for isa in library.ISAS if library.choose_isa(isa) == isa]
+    library.choose_isa(None)
+    return found
+
+
+@pytest.fixture(params=_isas() or [pytest.param("none", marks=pytest.mark.skip(reason="no native library"))])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Native kernels of one instruction set, on two threads."""
+    library.choose_isa(request.param)
+    library.use(True, 2)
+    yield request.param
+    library.choose_isa(None)
+    library.use(False, 1)

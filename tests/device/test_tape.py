@@ -13,7 +13,7 @@ from slipstream import ops
 from slipstream.device.api import Device, Graph
 from slipstream.device.registry import open_device
 from slipstream.errors import CaptureError, ReplayError
-from slipstream.ops.registry import op
+from slipstream.ops.registry import Written, op
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def split_in_two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @op
-def scale_in_place(x: torch.Tensor, factor: float) -> torch.Tensor:
-    """Writes its argument and returns it."""
-    return x.mul_(factor)
+def scale_in_place(x: Written, factor: float) -> None:
+    """Writes its argument."""
+    x.mul_(factor)
 
 
 @op
-def write_only(target: torch.Tensor, value: torch.Tensor) -> None:
-    """No result at all."""
+def write_only(target: Written, value: torch.Tensor) -> None:
+    """Writes one argument from another."""
     target.copy_(value)
 
 
@@ -75,6 +75,11 @@ def outer(x: torch.Tensor) -> torch.Tensor:
     return total([x, x], start=split_in_two(x)[0])
 
 
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    scale_in_place(x, factor)
+    return x
+
+
 def nested_result(x: torch.Tensor) -> dict[str, Any]:
     left, right = split_in_two(x)
     return {"left": left, "rest": (right, [left + right], 7, None, x)}
@@ -98,9 +103,9 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "the same tensor alone and in a list": lambda x: (lambda y: blend(y, [y, x]))(plus(x, x)),
     "the same tensor alone and in a keyword": lambda x: (lambda y: blend(y, [x], other=y))(plus(x, x)),
     "a number before the tensor": lambda x: with_number(x)[1],
-    "in place on a result": lambda x: scale_in_place(plus(x, x), 3.0),
+    "in place on a result": lambda x: scaled(plus(x, x), 3.0),
     "in place by torch": lambda x: plus(x, x).add_(1).mul_(2),
-    "in place, then the old name": lambda x: (lambda y: (scale_in_place(y, 3.0), y)[1])(plus(x, x)),
+    "in place by torch, then the old name": lambda x: (lambda y: (y.mul_(3), y)[1])(plus(x, x)),
     "in place through a view": lambda x: (lambda y: (y[1:3].zero_(), y)[1])(plus(x, x)),
     "a view of a result": lambda x: plus(x, x)[1:, ::2],
     "views of the input": lambda x: plus(x[:2], x[2:]),
@@ -163,7 +168,7 @@ class TestReplay:
     def test_constants_are_kept_as_they_were(self, device: Device) -> None:
         factor = 3.0
         static = torch.ones(2)
-        graph = capture(device, lambda: scale_in_place(plus(static, static), factor))
+        graph = capture(device, lambda: scaled(plus(static, static), factor))
         factor = 100.0
         assert graph.replay().tolist() == [6, 6]
 
@@ -191,6 +196,13 @@ class TestNodes:
     def test_an_op_of_ops_is_one_node(self, device: Device) -> None:
         static = torch.ones(2)
         assert capture(device, lambda: outer(static)).node_counts == {"outer": 1}
+
+    def test_an_op_called_through_torch_is_the_same_node(self, device: Device) -> None:
+        static = torch.ones(2, 4)
+        graph = capture(device, lambda: torch.ops.slipstream.gated_silu(plus(static, static)))
+        assert graph.node_counts == {"plus": 1, "gated_silu": 1}
+        static.mul_(2)
+        assert torch.equal(graph.replay(), ops.gated_silu(2 * static))
 
     def test_topology_says_who_feeds_whom_and_on_which_stream(self, device: Device) -> None:
         main, side, static = device.stream("main"), device.stream("side"), torch.ones(2, 4)
