@@ -243,7 +243,7 @@ def decode(
         json: Print the JSON line only.
         engine: How it runs.
     """
-    from slipstream.bench.decode import DecodeBench, decode_table, run_decode
+    from slipstream.bench.decode import DecodeBench, decode_details, decode_table, run_decode
     from slipstream.bench.tables import console
 
     # The first token of an answer comes from its prefill, so one token is no decoding.
@@ -260,7 +260,9 @@ def decode(
     with words.status("starting") as status:
         record = run_decode(bench, status.update)
     if not json:
-        console().print(decode_table(record))
+        out = console()
+        for part in (decode_table(record), *decode_details(record)):
+            out.print(part)
     _print_json(record)
     return 0 if record["greedy_equal"] else 1
 
