@@ -1,7 +1,7 @@
 """What a forward reads, and how fast this machine can read at all.
 
-At one row a forward is as fast as its weights come from memory: bytes read over time, held against a plain read of a
-buffer that no cache holds, says how much is left to gain.
+At one row a forward is as fast as its weights come from memory: bytes read over time, held against a plain
+read of a buffer that no cache holds, says how much is left to gain.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the rounds of an engine spend their time: its phases, the work between them, and what a forward reads.
 
-    round = draft + verify + extend             replays of graphs, or eager runs
-          + plans + accept + schedule + publish what the recorder's slices name
-          + rest                                upload, dispatch, settling, the loop itself
+round = draft + verify + extend             replays of graphs, or eager runs
+      + plans + accept + schedule + publish what the recorder's slices name
+      + rest                                upload, dispatch, settling, the loop itself
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def breakdown_table(breakdowns: dict[str, dict[str, Any]]) -> Table:
     lines: dict[tuple[int, str], dict[str, dict[str, Any]]] = {}
     for engine, data in breakdowns.items():
         for name in ("runs", "ms/run", "share"):
-            table.add_column(f"{engine} {name}", justify="right")
+            table.add_column(f"{engine}\n{name}", justify="right")
         for part in data["parts"]:
             lines.setdefault(_line(part), {})[engine] = part
     for (_, label), parts in sorted(lines.items()):

@@ -262,6 +262,6 @@ def decode_table(record: dict[str, Any]) -> Table:
 def decode_details(record: dict[str, Any]) -> list[Table | str]:
     """Return what stands below the table: where the rounds' time went, and what the forwards read."""
     bandwidth = record["read_gb_s"]
-    heads = f"this machine reads {bandwidth:.1f} GB/s on {record['threads']} threads"
+    heads = f"this machine reads {bandwidth:.1f} GB/s (threads: {record['threads']})"
     lines = [f"{kind}: {reading(data, bandwidth)}" for kind, data in record["rounds"].items()]
     return [breakdown_table(record["rounds"]), heads, *lines]
