@@ -95,9 +95,9 @@ def _llama(python: str, path: Path, texts: list[list[int]], threads: int | None)
 
 def _show(name: str, found: Distance) -> dict[str, float]:
     print(
-        f"{name:<12} perplexity {found.perplexity:.4f} ({found.perplexity_ratio:+.2%}), KL {found.kl_mean:.4f} mean "
-        f"{found.kl_max:.3f} max, log-prob {found.log_prob_mean:.3f} mean {found.log_prob_max:.2f} max, logits "
-        f"{found.logits_mean:.3f}, same argmax {found.same_argmax:.1%}"
+        f"{name:<12} perplexity {found.perplexity:.4f} ({found.perplexity_ratio:+.2%}), KL {found.kl_mean:.4f} "
+        f"mean {found.kl_max:.3f} max, log-prob {found.log_prob_mean:.3f} mean {found.log_prob_max:.2f} max, "
+        f"logits {found.logits_mean:.3f}, same argmax {found.same_argmax:.1%}"
     )
     return asdict(found)
 

@@ -1,8 +1,8 @@
 """`slipstream bench forward`: one forward of the target alone, by rows, and a prefill.
 
-What a speculative round costs rests on two ratios that this shows: the whole forward over its matrices (the rest is
-what a graph can save), and a forward of several rows over one of one row (what verifying drafts costs). The forwards
-are interleaved, so that a change of the machine's speed meets them all.
+What a speculative round costs rests on two ratios that this shows: the whole forward over its matrices (the
+rest is what a graph can save), and a forward of several rows over one of one row (what verifying drafts costs).
+The forwards are interleaved, so that a change of the machine's speed meets them all.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _load(bench: ForwardBench) -> tuple[LoadedModel, EnginePlan]:
     shape = model_shape(checkpoint)
     if length > shape.context_length:
         raise UsageError(
-            f"{shape.name} knows {shape.context_length} positions, and this takes {length}. Lower --context, --rows "
-            "or --prefill."
+            f"{shape.name} knows {shape.context_length} positions, and this takes {length}. Lower --context, "
+            "--rows or --prefill."
         )
     plan = resolve(replace(config, max_model_len=length), device.caps, shape)
     return load_model(checkpoint, device, plan), plan
