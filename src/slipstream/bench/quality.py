@@ -48,7 +48,12 @@ class Distance:
 
 @torch.inference_mode()
 def text_logits(model: Llama, ids: Sequence[int]) -> torch.Tensor:
-    """Return the logits behind every token of a text, float32 [len(ids), V], on the CPU."""
+    """Return the logits behind every token of a text, float32 [len(ids), V], on the CPU.
+
+    Args:
+        model: loaded with room for as many positions (`max_model_len`), with its kernels in use.
+        ids: the text's tokens.
+    """
     config, place = model.config, model.rope.device
     num_pages = -(-len(ids) // _PAGE_SIZE)
     cache = KvCache.make(
