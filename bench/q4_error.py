@@ -1,9 +1,10 @@
-"""How far 4-bit computation is from float32 on the same weights, over all prompt positions of bench decode.
+"""How far 4-bit computation is from float32 on the same weights: perplexity and log-probabilities of a fixed text.
 
-    .venv/bin/python bench/q4_error.py [MODEL]
+    .venv/bin/python bench/q4_error.py [MODEL] [--llama-python .venv-peers/bin/python]
 
-Both load the same file: float32 multiplies by the dequantised weights, q4 by the codes, with the activations as
-its kernels take them. So this is the error of the computation, not of the quantisation. Last line: JSON.
+All load the same file. float32 multiplies by the dequantised weights; the others multiply by the codes, with the
+activations as their kernels take them. So this is the error of the computation, not of the quantisation. The texts
+are those of tests/data/text; greedy answers are those of bench decode. Last line: JSON.
 """
 
 from __future__ import annotations
@@ -11,103 +12,104 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
+from slipstream.bench.quality import Distance, distance, perplexity, text_logits
 from slipstream.bench.workloads import decode_prompts
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
-from slipstream.kv.cache import KvCache
 from slipstream.llm import LLM, chat_ids, complete
-from slipstream.model.llama import Llama
+from slipstream.model.catalog import resolve_model
+from slipstream.model.checkpoint import open_checkpoint
+from slipstream.model.tokenizer import load_tokenizer
 
-PAGE_SIZE = 64
+TEXTS = Path(__file__).parents[1] / "tests" / "data" / "text"
+EXACT = "float32"
+#: Name, dtype, kernels. The exact one comes first.
+WAYS = (
+    (EXACT, "f32", "auto"),
+    ("q4, native", "q4", "native"),
+    ("q4, PyTorch", "q4", "torch"),
+    ("bf16", "bf16", "auto"),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How far q4 is from float32.")
     parser.add_argument("model", nargs="?", default="smollm2", help="a GGUF file, or a name of the catalog")
-    parser.add_argument("--dtype", default="q4", help="what is held against float32: q4 or bf16")
-    parser.add_argument("--max-tokens", type=int, default=128, help="greedy tokens to compare")
-    parser.add_argument("--prompts", type=int, default=8, help="how many of the eight prompts")
+    parser.add_argument("--llama-python", default=None, help="a Python that has llama-cpp-python")
+    parser.add_argument("--max-tokens", type=int, default=128, help="greedy tokens to compare, 0 for none")
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
-    prompts = decode_prompts()[: args.prompts]
-    logits, answers = {}, {}
-    for dtype in ("f32", args.dtype):
-        llm = _llm(args.model, dtype, args.threads)
-        ids = [chat_ids(llm.tokenizer, prompt.user) for prompt in prompts]
-        logits[dtype] = [_all_logits(llm.loaded.target, prompt) for prompt in ids]
-        sampling = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True)
-        answers[dtype] = [done.token_ids for done in complete(llm.engine, ids, sampling)]
+    path = resolve_model(args.model)
+    tokenizer = load_tokenizer(open_checkpoint(path))
+    texts = [tokenizer.encode(file.read_text()) for file in sorted(TEXTS.glob("*.txt"))]
+    exact: list[torch.Tensor] = []
+    answers: dict[str, list[list[int]]] = {}
+    record: dict[str, dict[str, float]] = {}
+    for name, dtype, kernels in WAYS:
+        llm = _llm(path, dtype, kernels, args.threads)
+        found = [text_logits(llm.loaded.target, ids) for ids in texts]
+        if name == EXACT:
+            exact = found
+            print(f"{sum(map(len, texts))} tokens; {EXACT}: perplexity {perplexity(texts, exact):.4f}")
+        else:
+            record[name] = _show(name, distance(texts, exact, found))
+        if args.max_tokens:
+            prompts = [chat_ids(llm.tokenizer, prompt.user) for prompt in decode_prompts()]
+            sampling = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True)
+            answers[name] = [done.token_ids for done in complete(llm.engine, prompts, sampling)]
         del llm
-    record = {"dtype": args.dtype, **_errors(logits["f32"], logits[args.dtype])}
-    agreed = [_agreement(*pair) for pair in zip(answers["f32"], answers[args.dtype], strict=True)]
-    record |= {
-        "greedy_agreement": dict(zip((prompt.name for prompt in prompts), agreed, strict=True)),
-        "greedy_agreement_median": statistics.median(agreed),
-        "greedy_equal": sum(length == args.max_tokens for length in agreed),
-        "max_tokens": args.max_tokens,
-    }
-    for name, value in record.items():
-        print(f"{name:<26} {value:.5f}" if isinstance(value, float) else f"{name:<26} {value}")
+    if args.llama_python:
+        name = "llama.cpp"
+        record[name] = _show(
+            name, distance(texts, exact, _llama(args.llama_python, path, texts, args.threads))
+        )
+    for name, other in answers.items():
+        if name != EXACT:
+            record[name] |= _greedy(name, answers[EXACT], other, args.max_tokens)
     print(json.dumps(record))
 
 
-def _llm(model: str, dtype: str, threads: int | None) -> LLM:
+def _llm(path: Path, dtype: str, kernels: str, threads: int | None) -> LLM:
+    graph = GraphConfig(buckets=(8,))
     config = EngineConfig(
-        spec=SpecConfig("none"),
-        graph=GraphConfig(buckets=(8,)),
-        dtype=dtype,
-        max_model_len=1024,
-        threads=threads,
+        SpecConfig("none"), graph, dtype, kernels=kernels, max_model_len=2048, threads=threads
     )
-    return LLM(Path(model) if Path(model).exists() else model, config)
+    return LLM(path, config)
 
 
-@torch.inference_mode()
-def _all_logits(model: Llama, ids: list[int]) -> torch.Tensor:
-    """Logits of every position, [len(ids), V]."""
-    config = model.config
-    num_pages = -(-len(ids) // PAGE_SIZE)
-    place = model.rope.device
-    cache = KvCache.make(config.num_layers, num_pages, PAGE_SIZE, config.num_kv_heads, config.head_dim, place)
-    positions = torch.arange(len(ids), device=place)
-    pages = torch.arange(1, num_pages + 1, device=place)[None]
-    slots = positions + PAGE_SIZE
-    return model.logits(model.forward(torch.tensor(ids, device=place), positions, slots, pages, cache))
+def _llama(python: str, path: Path, texts: list[list[int]], threads: int | None) -> list[torch.Tensor]:
+    script = Path(__file__).with_name("logits_llama_cpp.py")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "texts.json").write_text(json.dumps(texts))
+        command = [python, str(script), str(path), folder, str(threads or torch.get_num_threads())]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return [torch.from_numpy(np.load(Path(folder) / f"{index}.npy")) for index in range(len(texts))]
 
 
-def _errors(exact: list[torch.Tensor], other: list[torch.Tensor]) -> dict[str, Any]:
-    relative, largest, same, divergence, drop = [], 0.0, 0, [], []
-    for exact_RV, other_RV in zip(exact, other, strict=True):
-        difference = other_RV - exact_RV
-        relative += (difference.norm(dim=-1) / exact_RV.norm(dim=-1)).tolist()
-        largest = max(largest, float(difference.abs().max()))
-        best, chosen = exact_RV.argmax(-1), other_RV.argmax(-1)
-        same += int((best == chosen).sum())
-        # What the other choice costs, by float32's own logits; 0 where both agree.
-        drop += (exact_RV.amax(-1) - exact_RV.gather(1, chosen[:, None])[:, 0]).tolist()
-        log_p, log_q = exact_RV.log_softmax(-1), other_RV.log_softmax(-1)
-        divergence += (log_p.exp() * (log_p - log_q)).sum(-1).tolist()
-    return {
-        "positions": len(relative),
-        "relative_norm_mean": statistics.mean(relative),
-        "relative_norm_max": max(relative),
-        "max_abs": largest,
-        "argmax_agreement": same / len(relative),
-        "argmax_drop_max": max(drop),
-        "kl_mean": statistics.mean(divergence),
-        "kl_median": statistics.median(divergence),
-        "kl_max": max(divergence),
-    }
+def _show(name: str, found: Distance) -> dict[str, float]:
+    print(
+        f"{name:<12} perplexity {found.perplexity:.4f} ({found.perplexity_ratio:+.2%}), KL {found.kl_mean:.4f} "
+        f"mean {found.kl_max:.3f} max, log-prob {found.log_prob_mean:.3f} mean {found.log_prob_max:.2f} max, "
+        f"logits {found.logits_mean:.3f}, same argmax {found.same_argmax:.1%}"
+    )
+    return asdict(found)
 
 
-def _agreement(first: list[int], second: list[int]) -> int:
-    """How many tokens two texts share before they part."""
-    pairs = zip(first, second, strict=True)
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), len(first))
+def _greedy(name: str, exact: list[list[int]], other: list[list[int]], limit: int) -> dict[str, float]:
+    """Return how many tokens the eight answers share with float32's before they part."""
+    agreed = [
+        next((index for index, (a, b) in enumerate(zip(*pair, strict=True)) if a != b), limit)
+        for pair in zip(exact, other, strict=True)
+    ]
+    print(f"{name:<12} greedy tokens until it parts from {EXACT}: {agreed}, of {limit}")
+    return {"greedy_median": statistics.median(agreed), "greedy_equal": sum(n == limit for n in agreed)}
 
 
 if __name__ == "__main__":

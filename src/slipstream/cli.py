@@ -91,13 +91,9 @@ class EngineOptions:
         Raises:
             UsageError: the buckets are not numbers.
         """
-        try:
-            buckets = tuple(int(part) for part in self.buckets.split(","))
-        except ValueError:
-            raise UsageError(f"buckets {self.buckets!r} are not numbers; write them as 1,2,4,8.") from None
         return EngineConfig(
             spec=SpecConfig(self.draft, self.num_steps, self.head),
-            graph=GraphConfig(self.graph, buckets, self.check),
+            graph=GraphConfig(self.graph, _numbers("buckets", self.buckets), self.check),
             dtype=self.dtype,
             device=self.device,
             kv_dtype=self.kv_dtype,
@@ -109,6 +105,42 @@ class EngineOptions:
             prefill_chunk=self.prefill_chunk,
             threads=self.threads,
             seed=self.seed,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ForwardOptions:
+    """Forward.
+
+    Attributes:
+        dtype: Weights: f32, bf16, q4, or auto by the file.
+        graph: full replays captured graphs; none runs eagerly.
+        device: Where it runs.
+        kernels: native (C), torch, or auto.
+        page_size: Tokens a KV page.
+        prefill_chunk: Prompt tokens a prefill step computes.
+        threads: CPU threads; the cores of this process by default.
+    """
+
+    dtype: str = "auto"
+    graph: str = "full"
+    device: str = "cpu"
+    kernels: str = "auto"
+    page_size: int = 16
+    prefill_chunk: int = 256
+    threads: int | None = None
+
+    def config(self) -> EngineConfig:
+        """Return what was asked; drafts, buckets and lengths follow from the benchmark."""
+        return EngineConfig(
+            graph=GraphConfig(self.graph),
+            dtype=self.dtype,
+            device=self.device,
+            kernels=self.kernels,
+            page_size=self.page_size,
+            prefill_chunk=self.prefill_chunk,
+            threads=self.threads,
         )
 
 
@@ -136,7 +168,16 @@ class SamplingOptions:
         return SamplingParams(self.max_tokens, self.temperature, self.top_k, self.top_p, self.stop)
 
 
+def _numbers(what: str, text: str) -> tuple[int, ...]:
+    """Return a list of numbers as people write it."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{what} {text!r} are not numbers; write them as 1,2,4,8.") from None
+
+
 _ENGINE = EngineOptions()
+_FORWARD = ForwardOptions()
 _SAMPLING = SamplingOptions()
 
 
@@ -246,7 +287,7 @@ def decode(
         json: Print the JSON line only.
         engine: How it runs.
     """
-    from slipstream.bench.decode import DecodeBench, decode_table, run_decode
+    from slipstream.bench.decode import DecodeBench, decode_details, decode_table, run_decode
     from slipstream.bench.tables import console
 
     # The first token of an answer comes from its prefill, so one token is no decoding.
@@ -263,9 +304,50 @@ def decode(
     with words.status("starting") as status:
         record = run_decode(bench, status.update)
     if not json:
-        console().print(decode_table(record))
+        out = console()
+        for part in (decode_table(record), *decode_details(record)):
+            out.print(part)
     _print_json(record)
     return 0 if record["greedy_equal"] else 1
+
+
+@bench_app.command
+def forward(
+    model: str = DEFAULT_MODEL,
+    *,
+    rows: str = "1,2,3,4,8",
+    context: int = 200,
+    prefill: int = 512,
+    repeats: int = 100,
+    json: bool = False,
+    options: ForwardOptions = _FORWARD,
+) -> int:
+    """One forward of the target alone, by rows, and a prefill; the last line is one JSON document.
+
+    Args:
+        model: GGUF file, Hugging Face folder, or a name of the catalog.
+        rows: Rows of each forward, as 1,2,3,4,8.
+        context: Tokens in the cache before the first row.
+        prefill: Tokens of the prefill; 0 leaves it out.
+        repeats: Forwards of each number of rows; medians are reported.
+        json: Print the JSON line only.
+        options: How it runs.
+    """
+    from slipstream.bench.forward import ForwardBench, forward_details, forward_table, run_forward
+    from slipstream.bench.tables import console
+
+    counts = tuple(sorted(set(_numbers("rows", rows))))
+    bench = ForwardBench(model, options.config(), counts, context, prefill, repeats)
+    words = console(error=True)
+    with words.status("starting") as status:
+        record = run_forward(bench, status.update)
+    if not json:
+        out = console()
+        out.print(forward_table(record))
+        for line in forward_details(record):
+            out.print(line)
+    _print_json(record)
+    return 0
 
 
 @models_app.command

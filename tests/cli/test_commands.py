@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slipstream import __version__
-from slipstream.bench import decode
+from slipstream.bench import decode, forward
 from slipstream.cli import app, main
+from slipstream.engine.core import prefill_chunk
+from slipstream.llm import build_engine
+from slipstream.native import library
 from slipstream.trace import Slice, check_no_overlap, read_chrome
 from tests.engines import Fleet
 from tests.model.tiny import write_tiny_gguf
@@ -26,6 +30,8 @@ OPTIONS = {
     "run": "model prompt system raw compare trace json max-tokens temperature top-k top-p stop "
     + ENGINE_OPTIONS,
     "bench decode": "model max-tokens repeats batch eager json " + ENGINE_OPTIONS,
+    "bench forward": "model rows context prefill repeats json dtype graph device kernels page-size "
+    "prefill-chunk threads",
     "models get": "name",
     "plan": "model json " + ENGINE_OPTIONS,
     "env": "json",
@@ -286,6 +292,38 @@ class TestBenchDecode:
         assert record["eager"] > 0
         assert any("8 requests exceed the largest bucket 4" in reason for reason in record["eager_reasons"])
         assert record["eager_tok_s"] > 0
+        assert all(words in table for words in ("Where a round's time went", "verify 8x1", "(eager)", "rest"))
+        assert f"this machine reads {record['read_gb_s']:.1f} GB/s (threads: 1)" in table
+        assert table.count("dispatch share") == 3
+        assert len(table.splitlines()) <= 40
+
+    def test_the_parts_of_the_rounds_add_up_to_their_time(self, capsys: Capture, long_tiny: Fleet) -> None:
+        _, record = self.bench(capsys, long_tiny, "--json", "--draft=nextn", "--max-tokens=12", "--eager")
+        assert record["rounds"].keys() == {"plain", "spec", "eager"}
+        for kind, rounds in record["rounds"].items():
+            whole = rounds["rounds"] * rounds["round_ms"]
+            parts = {part["phase"]: part for part in rounds["parts"]}
+            assert sum(part["ms"] for part in parts.values()) == pytest.approx(whole)
+            assert sum(part["share"] for part in parts.values()) == pytest.approx(1)
+            # What has no name is left; were anything counted twice, it would be negative.
+            assert 0 < parts["rest"]["ms"] < whole
+            named = {"schedule", "verify plan", "verify", "accept", "publish", "rest"}
+            more = {"draft", "extend plan A", "extend plan B", "extend"} if kind == "spec" else set()
+            assert parts.keys() == named | more
+            graphs = sum(part["ms"] for part in parts.values() if part["route"] != "host")
+            assert rounds["host_share"] == pytest.approx(1 - graphs / whole)
+            assert parts["verify"]["runs"] == parts["accept"]["runs"] == rounds["rounds"]
+            assert rounds["forward_ms"] == pytest.approx(parts["verify"]["ms_per_run"])
+            assert rounds["gb_s"] == pytest.approx(rounds["read_mb"] / rounds["forward_ms"])
+
+    def test_the_rounds_are_those_of_the_answers(self, capsys: Capture, long_tiny: Fleet) -> None:
+        _, record = self.bench(capsys, long_tiny, "--json", "--draft=none", "--max-tokens=5")
+        plain = record["rounds"]["plain"]
+        # Eight prompts; the first token of each comes from its prefill, and a round gives one.
+        assert plain["rounds"] == 8 * 4
+        assert plain["round_ms"] == pytest.approx(1e3 / record["plain_tok_s"])
+        prompts = [long_tiny.loaded().tokenizer.encode(p.user) for p in decode.decode_prompts()]
+        assert plain["context"] > sum(map(len, prompts)) / 8 + 2.5
 
     def test_texts_that_differ_are_a_finding(
         self, capsys: Capture, long_tiny: Fleet, monkeypatch: pytest.MonkeyPatch
@@ -300,3 +338,67 @@ class TestBenchDecode:
         arguments = ["--threads", "1", "--repeats", "1", "--max-tokens", "2", "--json", "--batch", "8"]
         assert main(["bench", "decode", str(long_tiny.path), *arguments]) == 1
         assert json.loads(capsys.readouterr().out)["greedy_equal"] is False
+
+
+class TestBenchForward:
+    def forward(self, capsys: Capture, tiny: Fleet, *arguments: str) -> tuple[str, dict[str, Any]]:
+        common = ["bench", "forward", str(tiny.path), "--threads", "1", "--repeats", "5", "--context", "100"]
+        assert main([*common, *arguments]) == 0
+        *table, last = capsys.readouterr().out.splitlines()
+        return "\n".join(table), json.loads(last)
+
+    def test_measures_each_number_of_rows_and_a_prefill(self, capsys: Capture, tiny: Fleet) -> None:
+        table, record = self.forward(capsys, tiny, "--rows=4,1,17,1", "--prefill=300")
+        assert (record["workload"], record["model"], record["context"]) == ("forward", "tiny", 100)
+        assert [row["rows"] for row in record["rows"]] == [1, 4, 17]
+        assert record["rows"][0]["over_one_row"] == 1
+        for row in record["rows"]:
+            assert (row["route"], row["reason"]) == ("replay", "captured")
+            assert row["gb_s"] == pytest.approx(record["read_mb"] / row["ms"])
+        assert record["prefill_tokens"] == 300
+        assert record["prefill_tok_s"] == pytest.approx(300 / record["prefill_ms"] * 1e3)
+        assert record["read_gb_s"] > 0
+        assert "prefill of 300 tokens, 256 at a time" in table
+        assert len(table.splitlines()) <= 12
+
+    def test_the_matrices_are_a_part_of_the_forward(self, capsys: Capture, tiny: Fleet) -> None:
+        if not library.load():
+            pytest.skip("the native library is not built")
+        _, record = self.forward(capsys, tiny, "--json", "--rows=1,8", "--prefill=0", "--kernels=native")
+        assert (record["prefill_ms"], record["kernels"]) == (0, "native")
+        for row in record["rows"]:
+            assert 0 < row["matrices_ms"] < row["ms"]
+            assert row["over_matrices"] == pytest.approx(row["ms"] / row["matrices_ms"])
+            matrices = sum(ms for kernel, ms in row["kernel_ms"].items() if kernel.startswith("linear"))
+            assert matrices == pytest.approx(row["matrices_ms"], rel=0.2)
+
+    def test_without_graphs_or_native_kernels_it_says_so(self, capsys: Capture, tiny: Fleet) -> None:
+        table, record = self.forward(
+            capsys, tiny, "--rows=2", "--prefill=0", "--graph=none", "--kernels=torch"
+        )
+        [row] = record["rows"]
+        assert (row["route"], row["matrices_ms"], row["over_one_row"]) == ("eager", None, None)
+        assert row["kernel_ms"] == {}
+        assert "prefill of" not in table
+
+    def test_its_rows_are_those_of_one_request(
+        self, capsys: Capture, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The forward that is timed is the one that decoding would run: same logits, behind the same context."""
+        cores: list[Any] = []
+
+        def keep(loaded: Any, plan: Any) -> Any:
+            cores.append(engine := build_engine(loaded, plan))
+            return engine
+
+        monkeypatch.setattr(forward, "build_engine", keep)
+        self.forward(capsys, tiny, "--json", "--rows=3", "--prefill=0", "--dtype=f32")
+        core = cores[0].core
+        ids = core.buffers.view("verify.ids", 3).tolist()
+        assert core.buffers.view("verify.positions", 3).tolist() == [100, 101, 102]
+        dispatch = core.runner.dispatcher.dispatch("verify", 1, 3)
+        timed = core.runner.run(dispatch, 1, core.main)[1].clone()
+        context = forward._ids(core, 100)
+        pages = list(range(1, 8))
+        hidden = prefill_chunk(core, context + ids, 0, pages)
+        assert torch.allclose(timed, core.target.logits(hidden[100:]), atol=1e-4)

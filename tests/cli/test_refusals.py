@@ -223,6 +223,29 @@ class TestFlags:
         assert code == 2
         assert words in line
 
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (["--rows", "0,1"], "rows 0 is not possible; it is 1 to 17"),
+            (["--rows", "18"], "rows 18 is not possible; it is 1 to 17"),
+            (["--rows", "1,two"], "rows '1,two' are not numbers"),
+            (["--rows", ""], "rows '' are not numbers"),
+            (["--context", "0"], "context 0 is not possible; it is at least 1"),
+            (["--prefill", "-1"], "prefill -1 is not possible; it is at least 0"),
+            (["--repeats", "0"], "repeats 0 is not possible; it is at least 1"),
+            (["--context", "510", "--rows", "3"], "tiny knows 512 positions, and this takes 513"),
+            (["--prefill", "512"], "tiny knows 512 positions, and this takes 513"),
+            (["--draft", "ngram"], "--draft"),
+        ],
+        ids=str,
+    )
+    def test_forwards_that_are_not_possible(
+        self, capsys: Capture, tiny: Fleet, flags: list[str], words: str
+    ) -> None:
+        code, line = refused(capsys, "bench", "forward", str(tiny.path), "--threads", "1", *flags)
+        assert code == 2
+        assert words in line
+
 
 class TestOtherEndings:
     def test_an_interrupt_before_the_first_token_is_130_without_words(

@@ -15,7 +15,8 @@ from typing import Any
 
 from rich.table import Table
 
-from slipstream.bench.tables import kernel_ms, phase_rows
+from slipstream.bench.bandwidth import forward_bytes, read_gb_s
+from slipstream.bench.breakdown import PhaseClock, breakdown_table, reading, round_breakdown
 from slipstream.bench.workloads import Prompt, decode_prompts
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
@@ -54,15 +55,18 @@ class Series:
         by_prompt: decode speeds of each prompt's group.
         advanced: tokens advanced a request and round, each group's newest repeat.
         answers: tokens of each group, by repeat.
+        clock: the engine's recorder: times of what no graph runs.
     """
 
     engine: Engine
+    clock: PhaseClock
     tok_s: list[float] = field(default_factory=list)
     by_prompt: dict[str, list[float]] = field(default_factory=dict)
     advanced: dict[str, float] = field(default_factory=dict)
     answers: list[dict[str, list[list[int]]]] = field(default_factory=list)
     _tokens: int = 0
     _time_ns: int = 0
+    _contexts: list[float] = field(default_factory=list)
 
     def begin(self) -> None:
         """Start a repeat."""
@@ -85,10 +89,21 @@ class Series:
         rounds = stats.request_rounds - before_rounds
         self.advanced[name] = (stats.advanced - before_advanced) / rounds if rounds else 0.0
         self.answers[-1][name] = [answer.token_ids for answer in answers]
+        self._contexts.append(sum(len(a.prompt_ids) + len(a.token_ids) / 2 for a in answers))
 
     def end(self) -> None:
         """Close a repeat."""
         self.tok_s.append(self._tokens / self._time_ns * 1e9 if self._time_ns else 0.0)
+
+    def reset(self) -> None:
+        """Forget a warm-up."""
+        self.engine.reset_stats()
+        self.clock.reset()
+
+    @property
+    def context(self) -> float:
+        """Tokens of context that a round reads, those of all its requests, in the middle of an answer."""
+        return statistics.mean(self._contexts)
 
 
 def run_decode(bench: DecodeBench, progress: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -108,6 +123,7 @@ def run_decode(bench: DecodeBench, progress: Callable[[str], None] = lambda text
     groups = [prompts[start : start + bench.batch] for start in range(0, len(prompts), bench.batch)]
     sampling = SamplingParams(max_tokens=bench.max_tokens, ignore_eos=True)
     _warm_up(loaded, series, prompts[0])
+    bandwidth = read_gb_s(plan.threads)
     for repeat in range(bench.repeats):
         for measured in series.values():
             measured.begin()
@@ -121,7 +137,8 @@ def run_decode(bench: DecodeBench, progress: Callable[[str], None] = lambda text
                 measured.run(name, ids, sampling)
         for measured in series.values():
             measured.end()
-    return _record(bench, loaded, plan, series)
+    # Others may have used the machine at one of the two moments.
+    return _record(bench, loaded, plan, series, max(bandwidth, read_gb_s(plan.threads)))
 
 
 def _engines(
@@ -130,39 +147,25 @@ def _engines(
     """Return the engines to compare, on the same weights."""
     shape = model_shape(loaded.checkpoint)
     plain_config = replace(config, spec=SpecConfig(draft="none"))
-    plain = resolve(plain_config, loaded.caps, shape)
-    series = {"plain": Series(build_engine(loaded, plain)), "spec": Series(build_engine(loaded, plan))}
+    plans = {"plain": resolve(plain_config, loaded.caps, shape), "spec": plan}
     if with_eager:
-        eager = resolve(replace(plain_config, graph=GraphConfig(mode="none")), loaded.caps, shape)
-        series["eager"] = Series(build_engine(loaded, eager))
-    return series
+        plans["eager"] = resolve(replace(plain_config, graph=GraphConfig(mode="none")), loaded.caps, shape)
+    clocks = {kind: PhaseClock() for kind in plans}
+    return {kind: Series(build_engine(loaded, plans[kind], clock), clock) for kind, clock in clocks.items()}
 
 
 def _warm_up(loaded: LoadedModel, series: dict[str, Series], prompt: Prompt) -> None:
     ids = chat_ids(loaded.tokenizer, prompt.user)
     for measured in series.values():
         complete(measured.engine, [ids], SamplingParams(max_tokens=8, ignore_eos=True))
-        measured.engine.reset_stats()
+        measured.reset()
 
 
 def _record(
-    bench: DecodeBench, loaded: LoadedModel, plan: EnginePlan, series: dict[str, Series]
+    bench: DecodeBench, loaded: LoadedModel, plan: EnginePlan, series: dict[str, Series], bandwidth: float
 ) -> dict[str, Any]:
     plain, spec = series["plain"], series["spec"]
     stats = spec.engine.stats
-    plain_tok_s, spec_tok_s = statistics.median(plain.tok_s), statistics.median(spec.tok_s)
-    by_prompt = {
-        name: {
-            "plain_tok_s": statistics.median(plain.by_prompt[name]),
-            "spec_tok_s": statistics.median(spec.by_prompt[name]),
-            "speedup": _speedup(spec.by_prompt[name], plain.by_prompt[name]),
-            "mean_advanced": spec.advanced[name],
-        }
-        for name in plain.by_prompt
-    }
-    reasons = Counter[str]()
-    for measured in (plain, spec):
-        reasons.update(measured.engine.stats.graphs.eager_reasons)
     record: dict[str, Any] = {
         "workload": "decode",
         "model": loaded.checkpoint.config.name,
@@ -173,31 +176,63 @@ def _record(
         "max_tokens": bench.max_tokens,
         "repeats": bench.repeats,
         "threads": plan.threads,
-        "plain_tok_s": plain_tok_s,
-        "spec_tok_s": spec_tok_s,
+        "plain_tok_s": statistics.median(plain.tok_s),
+        "spec_tok_s": statistics.median(spec.tok_s),
         "speedup": _speedup(spec.tok_s, plain.tok_s),
         "mean_advanced": stats.mean_advanced,
         "acceptance_by_position": stats.acceptance_by_position,
-        "greedy_equal": plain.answers == spec.answers,
-        "replays": plain.engine.stats.graphs.replays + stats.graphs.replays,
-        "eager": plain.engine.stats.graphs.eager + stats.graphs.eager,
-        "eager_reasons": dict(reasons),
-        "padded_rows": plain.engine.stats.graphs.padded_rows + stats.graphs.padded_rows,
+        "greedy_equal": all(measured.answers == plain.answers for measured in series.values()),
+        **_routes(plain, spec),
         "host_share": stats.host_share,
         "plain_host_share": plain.engine.stats.host_share,
         "prefill_tok_s": stats.prompt_tokens / stats.prefill_ns * 1e9 if stats.prefill_ns else 0.0,
         "peak_rss_mb": loaded.device.memory_bytes() / 1e6,
         "weight_mb": loaded.target.weight_bytes / 1e6,
-        "by_prompt": by_prompt,
-        "phases": phase_rows(stats),
-        "kernel_ms": kernel_ms(spec.engine.kernel_ns()),
+        "read_gb_s": bandwidth,
+        "by_prompt": _by_prompt(plain, spec),
+        "rounds": _breakdowns(loaded, series),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     if "eager" in series:
         record["eager_tok_s"] = statistics.median(series["eager"].tok_s)
         record["replay_over_eager"] = _speedup(plain.tok_s, series["eager"].tok_s)
-        record["greedy_equal"] = record["greedy_equal"] and plain.answers == series["eager"].answers
     return record
+
+
+def _by_prompt(plain: Series, spec: Series) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "plain_tok_s": statistics.median(plain.by_prompt[name]),
+            "spec_tok_s": statistics.median(spec.by_prompt[name]),
+            "speedup": _speedup(spec.by_prompt[name], plain.by_prompt[name]),
+            "mean_advanced": spec.advanced[name],
+        }
+        for name in plain.by_prompt
+    }
+
+
+def _routes(plain: Series, spec: Series) -> dict[str, Any]:
+    """Return how often both took which route; the eager engine is meant to have no replays."""
+    graphs = [measured.engine.stats.graphs for measured in (plain, spec)]
+    reasons = Counter[str]()
+    for each in graphs:
+        reasons.update(each.eager_reasons)
+    return {
+        "replays": sum(each.replays for each in graphs),
+        "eager": sum(each.eager for each in graphs),
+        "eager_reasons": dict(reasons),
+        "padded_rows": sum(each.padded_rows for each in graphs),
+    }
+
+
+def _breakdowns(loaded: LoadedModel, series: dict[str, Series]) -> dict[str, dict[str, Any]]:
+    reads = forward_bytes(loaded.target, model_shape(loaded.checkpoint).slot_bytes)
+    return {
+        kind: round_breakdown(
+            measured.engine.stats, measured.clock, measured.engine.kernel_ns(), measured.context, reads
+        )
+        for kind, measured in series.items()
+    }
 
 
 def _speedup(fast: list[float], slow: list[float]) -> float:
@@ -222,3 +257,11 @@ def decode_table(record: dict[str, Any]) -> Table:
             f"{row['mean_advanced']:.2f}",
         )
     return table
+
+
+def decode_details(record: dict[str, Any]) -> list[Table | str]:
+    """Return what stands below the table: where the rounds' time went, and what the forwards read."""
+    bandwidth = record["read_gb_s"]
+    heads = f"this machine reads {bandwidth:.1f} GB/s (threads: {record['threads']})"
+    lines = [f"{kind}: {reading(data, bandwidth)}" for kind, data in record["rounds"].items()]
+    return [breakdown_table(record["rounds"]), heads, *lines]
