@@ -40,15 +40,19 @@ class Worker:
         self.name = name
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         # A session of its own: Ctrl-C reaches the parent only, which then ends its workers.
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-            env=environment,
-        )
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                start_new_session=True,
+                env=environment,
+            )
+        except OSError:
+            self._log.close()
+            raise
         self._proc = Path(f"/proc/{self._process.pid}")
         self.about: dict[str, Any] = {}
 
@@ -96,12 +100,15 @@ class Worker:
     def close(self) -> None:
         """End it, and what it started."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.close()
             self._process.wait(2)
         except (OSError, subprocess.TimeoutExpired):
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
