@@ -13,6 +13,9 @@ PROMPT ?= Why is the sky blue?
 # More for the command that a target runs: `make run ARGS="--max-tokens 64"`, `make test ARGS="-k trace -x"`.
 ARGS   ?=
 
+# The engines that bench-peers sets up, each in an environment of its own.
+PEERS  ?= llama_cpp openvino transformers
+
 # A prompt may hold quotes, dollars and backquotes: neither make nor the shell may read it, so it goes through
 # the environment, unexpanded.
 unexport PROMPT
@@ -43,8 +46,9 @@ bench: $(STAMP)
 	@$(BIN)/slipstream models get "$(MODEL)"
 	@$(BIN)/slipstream bench decode "$(MODEL)" $(ARGS)
 
-bench-peers: $(STAMP) .venv-peers/.installed
-	@.venv-peers/bin/python bench/peers.py $(ARGS)
+# A peer that cannot be installed is left out; the others are measured.
+bench-peers: $(STAMP) $(PEERS:%=.venv-peers/%/.installed)
+	@$(BIN)/python bench/peers.py $(ARGS)
 
 clean:
 	rm -rf .venv .venv-peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -55,7 +59,7 @@ help:
 	@echo 'make test [ARGS=...]                                 the default test suite'
 	@echo 'make check                                           lint, format, types and direction of imports'
 	@echo 'make bench [ARGS=...]                                the named workloads'
-	@echo 'make bench-peers [ARGS=...]                          the same workloads on other engines'
+	@echo 'make bench-peers [ARGS=...]                          the same work on PEERS (llama_cpp openvino transformers)'
 	@echo 'make clean                                           remove what make made here, not the models'
 
 # The stamp is the last thing written, so an interrupted install is begun again.
@@ -66,12 +70,13 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstrea
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-.venv-peers/.installed: bench/peers-requirements.txt
-	@rm -f $@
-	$(call make_venv,.venv-peers)
-	@echo 'Installing the engines to compare with into .venv-peers; llama.cpp is compiled, which takes 5 to 15 minutes.'
-	@CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/bin/python $(PIP) -r $<
-	@touch $@
+# No failure of pip ends make: peers.py says of each engine that is missing how to install it.
+.venv-peers/%/.installed: bench/requirements-%.txt
+	@rm -f $@; mkdir -p .venv-peers
+	$(call make_venv,.venv-peers/$*)
+	@echo 'Installing $* into .venv-peers/$*, to compare with; llama.cpp is compiled, which takes 5 to 15 minutes.'
+	@if CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/$*/bin/python $(PIP) -r $< >.venv-peers/$*.log 2>&1; \
+	then touch $@; else echo 'error: $* cannot be installed, see .venv-peers/$*.log; it is left out' >&2; fi
 
 # $(call make_venv,DIR): a virtual environment with a working pip, made anew unless DIR holds one.
 define make_venv

@@ -3,59 +3,73 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-
-INSTALL = "make bench-peers installs it; by hand: {python} -m pip install -r bench/peers-requirements.txt"
-
-try:
-    import psutil
-except ImportError:
-    raise SystemExit(f"error: psutil is not there; {INSTALL.format(python=sys.executable)}") from None
 
 #: Cores that others may take before a measurement is called noisy.
 QUIET = 0.1
+
+#: A long prompt may take a tenth of a second, and processor time is counted in hundredths: several make
+#: one measurement.
+PREFILLS = 3
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class EngineError(Exception):
     """An engine cannot start, or died."""
 
 
+class MissingError(EngineError):
+    """A module that the engine needs is not installed."""
+
+
 class Worker:
     """One engine's process."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
         self.name = name
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         # A session of its own: Ctrl-C reaches the parent only, which then ends its workers.
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-        )
-        self._watched = psutil.Process(self._process.pid)
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                start_new_session=True,
+                env=environment,
+            )
+        except OSError:
+            self._log.close()
+            raise
+        self._proc = Path(f"/proc/{self._process.pid}")
         self.about: dict[str, Any] = {}
 
-    def start(self, python: str) -> None:
-        """Wait until the engine is loaded.
+    def start(self, tell: Callable[[str], None]) -> None:
+        """Wait until the engine is loaded; `tell` gets what it says meanwhile.
 
         Raises:
-            EngineError: it cannot be.
+            MissingError: something that it needs is not installed.
+            EngineError: it cannot be loaded.
         """
-        self.about = self._read()
-        if self.about.get("missing"):
-            install = INSTALL.format(python=python)
-            raise EngineError(f"{self.about['missing']} is not installed in {python}; {install}")
-        if "error" in self.about:
-            raise EngineError(self.about["error"])
+        while "progress" in (about := self._read()):
+            tell(about["progress"])
+        self.about = about
+        if about.get("missing"):
+            raise MissingError(f"{about['missing']} is not installed")
+        if "error" in about:
+            raise EngineError(about["error"])
 
     def ask(self, ids: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """Let it generate.
@@ -74,23 +88,27 @@ class Worker:
     @property
     def rss_mb(self) -> float:
         """Memory that it has now."""
-        return self._watched.memory_info().rss / 1e6
+        return int((self._proc / "statm").read_text().split()[1]) * _PAGE / 1e6
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that it has used."""
-        times = self._watched.cpu_times()
-        return times.user + times.system
+        """Processor time that its threads have used, in user and system mode."""
+        # Behind the name, which stands in parentheses and may hold anything, these are fields 12 and 13.
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def close(self) -> None:
-        """End it."""
+        """End it, and what it started."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.close()
             self._process.wait(2)
         except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -107,7 +125,7 @@ class Worker:
 class Try:
     """One measurement, and how many cores other processes and sleeping workers used meanwhile."""
 
-    answer: dict[str, Any]
+    answers: list[dict[str, Any]]
     others: float
     idle: float
 
@@ -119,16 +137,19 @@ class Series:
     Attributes:
         tok_s: decode speed over all prompts, by repeat.
         by_prompt: the same of each group of prompts.
-        prefill_s: time to the first token (of a whole group), all repeats.
+        first_s: time to the first token (of a whole group), all repeats.
+        prefill_s: time to the first token of the long prompt, by turn.
         texts: tokens of each prompt in the last repeat.
         steady: whether all repeats gave the same tokens.
         others: cores that other processes used meanwhile.
         idle: cores that the sleeping workers used meanwhile.
+        rss_mb: resident size after a run, the largest; peak_rss_mb: ever.
     """
 
     worker: Worker
     tok_s: list[float] = field(default_factory=list)
     by_prompt: dict[str, list[float]] = field(default_factory=dict)
+    first_s: list[float] = field(default_factory=list)
     prefill_s: list[float] = field(default_factory=list)
     texts: dict[str, list[int]] = field(default_factory=dict)
     steady: bool = True
@@ -139,44 +160,54 @@ class Series:
     _tokens: int = 0
     _time_s: float = 0.0
 
-    def measure(
+    def decode(
         self, group: list[dict[str, Any]], max_tokens: int, sleeping: list[Worker], retries: int
     ) -> None:
-        """Let the engine answer one group of prompts; again, a few times at most, while others disturb."""
-        tries = []
-        while len(tries) <= retries:
-            tries.append(self._try(group, max_tokens, sleeping))
-            if tries[-1].others <= QUIET:
-                break
-        best = min(tries, key=lambda one: one.others)
-        self.others.append(best.others)
-        self.idle.append(best.idle)
-        answer = best.answer
+        """Let the engine answer one group of prompts."""
+        ids = [prompt["ids"] for prompt in group]
+        (answer,) = self._measure([(ids, max_tokens)], sleeping, retries)
         name = "+".join(prompt["name"] for prompt in group)
         self.by_prompt.setdefault(name, []).append(_speed(answer["decode_tokens"], answer["decode_s"]))
-        self.prefill_s.append(answer["prefill_s"])
+        self.first_s.append(answer["prefill_s"])
         self._tokens += answer["decode_tokens"]
         self._time_s += answer["decode_s"]
-        self.rss_mb = max(self.rss_mb, self.worker.rss_mb)
-        self.peak_rss_mb = answer["peak_rss_mb"]
         for prompt, tokens in zip(group, answer["token_ids"], strict=True):
             self.steady &= self.texts.get(prompt["name"], tokens) == tokens
             self.texts[prompt["name"]] = tokens
 
-    def _try(self, group: list[dict[str, Any]], max_tokens: int, sleeping: list[Worker]) -> Try:
-        started, busy = time.perf_counter(), _machine_cpu_s()
-        own, idle = self.worker.cpu_s, sum(worker.cpu_s for worker in sleeping)
-        answer = self.worker.ask([prompt["ids"] for prompt in group], max_tokens)
-        idle = sum(worker.cpu_s for worker in sleeping) - idle
-        own = self.worker.cpu_s - own
-        elapsed = time.perf_counter() - started
-        others = _machine_cpu_s() - busy - own - idle
-        return Try(answer, max(0.0, others / elapsed), idle / elapsed)
+    def prefill(self, ids: list[int], sleeping: list[Worker], retries: int) -> None:
+        """Let the engine read a long prompt, up to its first token; the median of a few times."""
+        answers = self._measure([([ids], 1)] * PREFILLS, sleeping, retries)
+        self.prefill_s.append(statistics.median(answer["prefill_s"] for answer in answers))
 
     def end_repeat(self) -> None:
         """Close a repeat over all prompts."""
         self.tok_s.append(_speed(self._tokens, self._time_s))
         self._tokens, self._time_s = 0, 0.0
+
+    def _measure(
+        self, requests: list[tuple[list[list[int]], int]], sleeping: list[Worker], retries: int
+    ) -> list[dict[str, Any]]:
+        """Ask; again, a few times at most, while other processes disturb. The quietest counts."""
+        tries: list[Try] = []
+        while len(tries) <= retries and not (tries and tries[-1].others <= QUIET):
+            tries.append(self._try(requests, sleeping))
+        best = min(tries, key=lambda one: one.others)
+        self.others.append(best.others)
+        self.idle.append(best.idle)
+        self.rss_mb = max(self.rss_mb, self.worker.rss_mb)
+        self.peak_rss_mb = best.answers[-1]["peak_rss_mb"]
+        return best.answers
+
+    def _try(self, requests: list[tuple[list[list[int]], int]], sleeping: list[Worker]) -> Try:
+        started, busy = time.perf_counter(), _machine_cpu_s()
+        own, idle = self.worker.cpu_s, sum(worker.cpu_s for worker in sleeping)
+        answers = [self.worker.ask(ids, max_tokens) for ids, max_tokens in requests]
+        idle = sum(worker.cpu_s for worker in sleeping) - idle
+        own = self.worker.cpu_s - own
+        elapsed = time.perf_counter() - started
+        others = _machine_cpu_s() - busy - own - idle
+        return Try(answers, max(0.0, others / elapsed), idle / elapsed)
 
 
 def _speed(tokens: int, seconds: float) -> float:
@@ -185,5 +216,6 @@ def _speed(tokens: int, seconds: float) -> float:
 
 def _machine_cpu_s() -> float:
     """Processor time that all processes of this machine have used, or that its host took away."""
-    times = psutil.cpu_times()
-    return sum(getattr(times, kind, 0.0) for kind in ("user", "system", "nice", "steal"))
+    with Path("/proc/stat").open() as file:
+        user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + steal) / _TICKS

@@ -1,4 +1,4 @@
-"""A transformers LlamaForCausalLM on the dequantised weights of a GGUF file.
+"""A transformers LlamaForCausalLM (transformers 4 or 5) on the dequantised weights of a GGUF file.
 
 Neither transformers' GGUF loader nor Slipstream's is used: the first marks the model as quantised, and an
 oracle shares no code with what it judges. `gguf` reads and dequantises; the rest is here.
@@ -12,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -83,11 +84,18 @@ def _config(reader: gguf.GGUFReader) -> LlamaConfig:
         max_position_embeddings=value("llama.context_length"),
         # Stored in single precision: 9.9999997e-06 stands for 1e-05.
         rms_norm_eps=float(str(np.float32(value("llama.attention.layer_norm_rms_epsilon")))),
-        rope_parameters={"rope_type": "default", "rope_theta": float(value("llama.rope.freq_base"))},
+        **_rope(float(value("llama.rope.freq_base"))),
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
     )
+
+
+def _rope(theta: float) -> dict[str, Any]:
+    """The base of the rotary embedding, where this transformers looks: 4 would silently take its default."""
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        return {"rope_theta": theta}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
 
 
 def _hf_name(name: str) -> str:

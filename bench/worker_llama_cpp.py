@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from worker_protocol import Answer, Loaded, Stopwatch, serve
+from worker_protocol import Answer, Generate, Loaded, Stopwatch, arguments, serve
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("--lookup", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--context", type=int, default=1024)
-    args = parser.parse_args()
+    args = arguments(lookup=0)
     serve(lambda: _load(args))
 
 
 def _load(args: argparse.Namespace) -> Loaded:
+    import llama_cpp
+
+    generate = _one_prompt(args) if args.batch == 1 else _several_prompts(args)
+    return Loaded("llama.cpp", f"llama-cpp-python {llama_cpp.__version__}", "the file's", generate)
+
+
+def _one_prompt(args: argparse.Namespace) -> Generate:
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
@@ -43,7 +45,59 @@ def _load(args: argparse.Namespace) -> Loaded:
                 break
         return watch.answer()
 
-    return Loaded("llama.cpp", f"llama-cpp-python {llama_cpp.__version__}", "the file's", generate)
+    return generate
+
+
+def _several_prompts(args: argparse.Namespace) -> Generate:
+    """One sequence a prompt, all in one context: by the C interface, as the Python one decodes one prompt."""
+    import llama_cpp as lib
+    import numpy as np
+
+    lib.llama_backend_init()
+    model = lib.llama_model_load_from_file(args.model.encode(), lib.llama_model_default_params())
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = args.context * args.batch, args.batch
+    params.n_batch = params.n_ubatch = max(512, args.context)
+    params.n_threads = params.n_threads_batch = args.threads
+    context = lib.llama_init_from_model(model, params) if model else None
+    if not context:
+        raise RuntimeError(f"llama.cpp cannot load {args.model}")
+    vocabulary = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+    batch = lib.llama_batch_init(params.n_batch, 0, 1)
+
+    def forward(rows: list[tuple[int, int, int]]) -> None:
+        """Run rows of (sequence, position, token); the last row of each sequence gives logits."""
+        last = {sequence: at for at, (sequence, _, _) in enumerate(rows)}
+        batch.n_tokens = len(rows)
+        for at, (sequence, position, token) in enumerate(rows):
+            batch.token[at], batch.pos[at] = token, position
+            batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence
+            batch.logits[at] = last[sequence] == at
+        if code := lib.llama_decode(context, batch):
+            raise RuntimeError(f"llama_decode gave {code}")
+
+    def best(row: int) -> int:
+        logits = lib.llama_get_logits_ith(context, row)
+        return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
+
+    def generate(prompts: list[list[int]], max_tokens: int) -> Answer:
+        lib.llama_memory_clear(lib.llama_get_memory(context), False)
+        watch = Stopwatch(len(prompts))
+        for sequence, ids in enumerate(prompts):
+            forward([(sequence, position, token) for position, token in enumerate(ids)])
+            watch.came(sequence, [best(len(ids) - 1)])
+        for step in range(max_tokens - 1):
+            forward(
+                [
+                    (sequence, len(ids) + step, watch.tokens[sequence][-1])
+                    for sequence, ids in enumerate(prompts)
+                ]
+            )
+            for sequence in range(len(prompts)):
+                watch.came(sequence, [best(sequence)])
+        return watch.answer()
+
+    return generate
 
 
 if __name__ == "__main__":

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from worker_protocol import Answer, Loaded, Stopwatch, serve
+from worker_protocol import Answer, Loaded, Stopwatch, arguments, resident_mb, serve
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--lookup", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=None)
-    args = parser.parse_args()
+    args = arguments(dtype="float32", lookup=0)
     serve(lambda: _load(args))
 
 
 def _load(args: argparse.Namespace) -> Loaded:
     import torch
+
+    torch_mb = resident_mb()
     import transformers
     from transformers.generation.streamers import BaseStreamer
     from transformers_model import load_transformers
 
     transformers.utils.logging.set_verbosity_error()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)
     model = load_transformers(args.model, getattr(torch, args.dtype))
     more = {"prompt_lookup_num_tokens": args.lookup} if args.lookup else {}
 
@@ -68,7 +64,8 @@ def _load(args: argparse.Namespace) -> Loaded:
         )
         return came.watch.answer()
 
-    return Loaded("transformers", transformers.__version__, f"dequantised to {args.dtype}", generate)
+    weights = f"dequantised to {args.dtype}"
+    return Loaded("transformers", transformers.__version__, weights, generate, torch_mb=torch_mb)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Writes golden/*.json: what transformers computes, for test_oracle.py. Run by hand; the results are kept.
 
-    PYTHONPATH=src .venv-peers/bin/python -m tests.model.make_golden SmolLM2-135M-Instruct.Q4_1.gguf
+    PYTHONPATH=src .venv-peers/transformers/bin/python -m tests.model.make_golden SmolLM2-135M-Instruct.Q4_1.gguf
 
-`make bench-peers` makes that environment: torch 2.13.0, transformers 5.24.0, gguf, safetensors and jinja2 are
-needed. All is float32, eager attention.
+`make bench-peers PEERS=transformers` makes that environment: torch 2.13.0, transformers 5.24.0, gguf,
+safetensors and jinja2 are needed. All is float32, eager attention.
 
 smollm2-f32.json  the GGUF's weights, dequantised by `gguf` and given to LlamaForCausalLM
                   (bench/transformers_model.py); the eight prompts of bench decode, chat template applied.

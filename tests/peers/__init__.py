@@ -1,0 +1,1 @@
+"""Tests of the benchmark that holds Slipstream against other engines; none of these is needed."""
