@@ -107,6 +107,11 @@ class EnginePlan:
     seed: int
     decisions: tuple[Decision, ...]
 
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of keys and values a token."""
+        return self.kv_bytes // ((self.num_pages + 1) * self.page_size)
+
 
 class _Ledger:
     """Collects decisions."""

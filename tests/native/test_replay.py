@@ -74,6 +74,19 @@ def test_a_foreign_torch_op_is_a_call_back_with_the_same_result(isa, stack):
     assert spent["linear_f32"] > 0
 
 
+def test_an_op_that_may_give_a_view_and_copies_is_a_call_back(isa, stack):
+    device, pages = CpuDevice(), torch.zeros(4, 16)
+    graph = device.graph("reshape")
+
+    def copying():
+        return layers(pages[:, :1].expand(-1, 64).reshape(4, 64), *stack)
+
+    graph.capture(copying, device.stream("main"))
+    assert graph.callbacks == {"aten::reshape": 1}
+    pages.copy_(torch.randn(4, 16))
+    assert torch.equal(graph.replay(), copying())
+
+
 def test_an_op_in_place_is_a_call_back_on_the_buffer_itself(isa, stack):
     device, x, count = CpuDevice(), torch.randn(4, 64), torch.zeros(4, 1)
     graph = device.graph("in place")

@@ -15,7 +15,8 @@ import torch
 
 from slipstream import ops
 from slipstream.model.llama import Llama
-from slipstream.ops.matrix import Q8Matrix
+from slipstream.native.memory import WeightMemory
+from slipstream.ops.torch_packed import Q8Matrix
 
 _MIB = 1 << 20
 #: The buffer is twice the last-level cache, within these bounds: larger ones take long to fill.
@@ -49,20 +50,22 @@ def forward_bytes(target: Llama, slot_bytes: int) -> ForwardBytes:
 
 def _product_bytes(matrix: ops.Matrix) -> int:
     if isinstance(matrix, Q8Matrix):  # its exact blocks lie beside the codes that a product reads
-        return matrix.row_codes.nbytes + matrix.row_scale.nbytes
+        return sum(part.nbytes for part in matrix.weights)
     return matrix.nbytes
 
 
 def read_gb_s(threads: int) -> float:
     """Return how fast `threads` threads read memory that no cache holds, in GB/s: the best of some sums.
 
-    Takes about half a second. Of what was tried (float32, float64 and int64 sums, dot products, the native float32
-    product) a sum of float64 is among the fastest.
+    Takes about half a second. The memory is what weights get, on huge pages where the system gives them. Of what
+    was tried (float32, float64 and int64 sums, dot products, the native float32 product) a sum of float64 is among
+    the fastest.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        buffer = torch.ones(_buffer_bytes() // 8, dtype=torch.float64)
+        buffer = torch.from_numpy(WeightMemory().take(_buffer_bytes())).view(torch.float64)
+        buffer.fill_(1.0)  # pages that were never written are all one page of zeros
         best, reads, started = float("inf"), 0, time.perf_counter()
         while reads < 2 or time.perf_counter() - started < _READ_S:
             began = time.perf_counter()
@@ -88,4 +91,4 @@ def last_level_cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cac
             continue
         if found:
             sizes.append(int(found[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[found[2]])
-    return max(sizes)
+    return int(max(sizes))

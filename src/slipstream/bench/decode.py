@@ -190,7 +190,7 @@ def _record(
         "weight_mb": loaded.target.weight_bytes / 1e6,
         "read_gb_s": bandwidth,
         "by_prompt": _by_prompt(plain, spec),
-        "rounds": _breakdowns(loaded, series),
+        "rounds": _breakdowns(loaded, plan, series),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     if "eager" in series:
@@ -225,8 +225,10 @@ def _routes(plain: Series, spec: Series) -> dict[str, Any]:
     }
 
 
-def _breakdowns(loaded: LoadedModel, series: dict[str, Series]) -> dict[str, dict[str, Any]]:
-    reads = forward_bytes(loaded.target, model_shape(loaded.checkpoint).slot_bytes)
+def _breakdowns(
+    loaded: LoadedModel, plan: EnginePlan, series: dict[str, Series]
+) -> dict[str, dict[str, Any]]:
+    reads = forward_bytes(loaded.target, plan.slot_bytes)
     return {
         kind: round_breakdown(
             measured.engine.stats, measured.clock, measured.engine.kernel_ns(), measured.context, reads

@@ -169,7 +169,7 @@ def _record(
     prefill_ms: list[float],
     bandwidth: float,
 ) -> dict[str, Any]:
-    reads = forward_bytes(loaded.target, model_shape(loaded.checkpoint).slot_bytes)
+    reads = forward_bytes(loaded.target, plan.slot_bytes)
     read_bytes = reads.of(bench.context)
     rows = [_row(core, count, measured, read_bytes) for count, measured in times.items()]
     by_rows = {row["rows"]: row for row in rows}

@@ -157,7 +157,7 @@ class Tape:
         node = Node(name, self.stream(), function, node_args, node_kwargs, outputs)
         node.reads = tuple(sorted(set(reads)))
         node.lowered, node.own = lowered, own is not None
-        node.view = own is None and overload.is_view
+        node.view = own is None and overload.is_view and _shares_memory(result, (args, kwargs))
         node.group = " ".join(_groups) or name
         self.nodes.append(node)
         return result
@@ -222,6 +222,15 @@ class Tape:
             return _decode(result, registers)
 
         return replay
+
+
+def _shares_memory(result: Any, arguments: Any) -> bool:
+    """Return whether all results lie in the arguments' memory: what may give a view, as reshape, may copy."""
+
+    def storages(value: Any) -> set[int]:
+        return {t.untyped_storage().data_ptr() for t in tree_leaves(value) if isinstance(t, torch.Tensor)}
+
+    return storages(result) <= storages(arguments)
 
 
 def _decode(value: Any, registers: list[Any]) -> Any:
