@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -88,6 +89,14 @@ class TestOpenVinoFolder:
         assert len(names) == 8
         assert all(name.startswith("m-") for name in names)
 
+    def test_what_killed_exports_left_goes(self, tmp_path: Path) -> None:
+        old, new = tmp_path / ".export-old", tmp_path / ".export-new"
+        for folder in (old, new):
+            folder.mkdir()
+        os.utime(old, (0, 0))
+        openvino_model.remove_stale(tmp_path)
+        assert [old.exists(), new.exists()] == [False, True]
+
     def test_it_is_made_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         args = self.args(tmp_path, monkeypatch)
         folder = worker_openvino._folder(args)
@@ -132,7 +141,7 @@ def alive(pid: int) -> bool:
     """Whether a process runs; one that only waits to be reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
