@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -19,6 +20,8 @@ COMPRESSION = {
     "int8": {"bits": 8, "sym": False},
     "int4": {"bits": 4, "sym": False, "group_size": 64, "ratio": 1.0},
 }
+
+TEMPORARY = ".export-"
 
 
 def folder_name(gguf: Path, weights: str, maker: str) -> str:
@@ -39,8 +42,9 @@ def export(gguf: Path, weights: str, folder: Path) -> None:
     from transformers_model import load_transformers
 
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(folder.parent)
     # Beside the folder, so that the last move stays on one disk and is atomic.
-    with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
+    with TemporaryDirectory(prefix=TEMPORARY, dir=folder.parent) as temporary:
         source, made = Path(temporary, "source"), Path(temporary, "made")
         load_transformers(gguf).save_pretrained(source)
         compression = OVWeightQuantizationConfig(**COMPRESSION[weights])
@@ -51,6 +55,13 @@ def export(gguf: Path, weights: str, folder: Path) -> None:
         if folder.exists():  # it lacked its model, or it would not be made again
             rmtree(folder)
         made.rename(folder)
+
+
+def remove_stale(cache: Path) -> None:
+    """Remove what killed exports left: they could not clean up themselves."""
+    for left in cache.glob(f"{TEMPORARY}*"):
+        if time.time() - left.stat().st_mtime > 24 * 3600:
+            rmtree(left, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -90,11 +90,17 @@ class TestFigures:
         met = {target["what"]: target["met"] for target in record["targets"]}
         assert met["plain decoding / llama.cpp"] is True
         assert met["plain decoding / OpenVINO int4"] is False
-        assert met["prefill / llama.cpp"] is False
-        assert met["batch / batch 1"] is True
+        assert met["prefill of 512 / llama.cpp"] is False
+        assert met["batch 8 / batch 1"] is True
         assert met["memory less torch / llama.cpp"] is True  # the same script as the other, and 1 MB less
         assert "0.62   at least 1.40   MISSED" in table
         assert "at most 1.30   met" in table
+
+    def test_targets_are_for_one_size(self, bench: Bench) -> None:
+        _, record, table, _ = bench.run("--prefill", "500", "--batch", "2", "--repeats", "1")
+        assert record["engines"]["slipstream"]["batch_ratio"] > 0
+        assert "batch 8 / batch 1" not in table
+        assert "prefill of 512" not in table
 
     def test_without_the_long_prompt_and_batches(self, bench: Bench) -> None:
         code, record, _, err = bench.run("--prefill", "0", "--batch", "1", "--repeats", "1")
@@ -104,8 +110,8 @@ class TestFigures:
         assert "batch_tok_s" not in record["engines"]["slipstream"]
         assert "together" not in err
         assert [t["what"] for t in record["targets"] if t["value"] is None] == [
-            "prefill / llama.cpp",
-            "batch / batch 1",
+            "prefill of 512 / llama.cpp",
+            "batch 8 / batch 1",
         ]
 
     def test_json_prints_nothing_else(self, bench: Bench) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import time
 from importlib import metadata, util
 from pathlib import Path
 
@@ -87,6 +89,14 @@ class TestOpenVinoFolder:
         assert len(names) == 8
         assert all(name.startswith("m-") for name in names)
 
+    def test_what_killed_exports_left_goes(self, tmp_path: Path) -> None:
+        old, new = tmp_path / ".export-old", tmp_path / ".export-new"
+        for folder in (old, new):
+            folder.mkdir()
+        os.utime(old, (0, 0))
+        openvino_model.remove_stale(tmp_path)
+        assert [old.exists(), new.exists()] == [False, True]
+
     def test_it_is_made_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         args = self.args(tmp_path, monkeypatch)
         folder = worker_openvino._folder(args)
@@ -118,11 +128,21 @@ def test_worker_ends_with_its_children(tmp_path: Path) -> None:
     )
     worker = Worker("busy", [sys.executable, str(script)])
     worker.start(lambda _: None)
-    child = Path(f"/proc/{worker.about['pid']}")
-    assert child.exists()
+    child = worker.about["pid"]
+    assert alive(child)
     worker.close()
-    # Its parent is gone and init reaps it at leisure: dead is what it has to be.
-    assert not child.exists() or (child / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    ends = time.monotonic() + 20
+    while alive(child) and time.monotonic() < ends:  # the signal is sent; dying takes a moment
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_prompts_are_printed_as_one_document(smollm2_path: Path) -> None:
