@@ -20,7 +20,7 @@ LIBRARY = FOLDER / "_kernels.so"
 _FLAGS = ("-O3", "-fPIC", "-std=gnu11", "-Wall", "-Wno-psabi", "-fno-math-errno")
 
 #: Builds of kernels.c for each machine beside the portable one: the instruction set's name, its flags.
-_BUILDS = {
+_BUILDS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avxvnni": ("-mavxvnni", "-mavx2", "-mfma", "-mf16c"),
@@ -79,7 +79,7 @@ def compile_objects(
         if _run([*compiler, *flags, "-E", "-x", "c", os.devnull]) is None:
             builds[isa] = flags
     made = tuple(f"-DSS_WITH_{isa.upper()}" for isa in builds)
-    steps = {"team": ("team.c", ()), "choose": ("choose.c", made)}
+    steps: dict[str, tuple[str, tuple[str, ...]]] = {"team": ("team.c", ()), "choose": ("choose.c", made)}
     for isa, flags in builds.items():
         steps[isa] = ("kernels.c", (f"-DSS_TABLE=ss_kernels_{isa}", *flags))
     objects = []
