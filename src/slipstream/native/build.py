@@ -79,7 +79,7 @@ def compile_objects(
         if _run([*compiler, *flags, "-E", "-x", "c", os.devnull]) is None:
             builds[isa] = flags
     made = tuple(f"-DSS_WITH_{isa.upper()}" for isa in builds)
-    steps = {"team": ("team.c", ()), "choose": ("choose.c", made)}
+    steps: dict[str, tuple[str, tuple[str, ...]]] = {"team": ("team.c", ()), "choose": ("choose.c", made)}
     for isa, flags in builds.items():
         steps[isa] = ("kernels.c", (f"-DSS_TABLE=ss_kernels_{isa}", *flags))
     objects = []
