@@ -14,8 +14,7 @@ from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.stats import GraphStats
-from slipstream.trace import NullRecorder, Recorder, Slice
-from slipstream.trace.events import PARENT
+from slipstream.trace import NullRecorder, Recorder, Slice, names
 
 #: Runs one phase in one shape, over the static buffers of that shape.
 PhaseFunction = Callable[[BatchDescriptor], Any]
@@ -116,7 +115,8 @@ class GraphRunner:
         if self.recorder.enabled:
             if dispatch.route is Route.REPLAY:
                 for group, began, end in self._graphs[key].group_times():
-                    self.recorder.add(Slice(stream.name, group, began, end - began, {PARENT: key.phase}))
+                    track = names.graph_track(stream.name)
+                    self.recorder.add(Slice(track, group, began, end - began, {"phase": key.phase}))
             self.recorder.add(_slice(stream.name, dispatch, num_requests, started, ended))
         return result
 

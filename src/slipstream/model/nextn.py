@@ -58,18 +58,22 @@ class NextnHead:
         """
         config = self.target.config
         dtype = self.eh_proj.activation_dtype
-        embedded = ops.embedding(self.target.token_embd, ids_R)
-        both = ops.concat_rows(
-            ops.rms_norm(embedded, self.enorm, config.rms_eps, dtype),
-            ops.rms_norm(hidden_RH, self.hnorm, config.rms_eps, dtype),
-        )
-        rows = forward_rows(config, self.target.rope, positions_R, slots_R, pages_BP, cache.page_size)
-        return self.layer.forward(ops.to_float(ops.linear(both, self.eh_proj)), rows, cache.layers[0])
+        with ops.node_group("head"):
+            with ops.node_group("input"):
+                embedded = ops.embedding(self.target.token_embd, ids_R)
+                both = ops.concat_rows(
+                    ops.rms_norm(embedded, self.enorm, config.rms_eps, dtype),
+                    ops.rms_norm(hidden_RH, self.hnorm, config.rms_eps, dtype),
+                )
+                rows = forward_rows(config, self.target.rope, positions_R, slots_R, pages_BP, cache.page_size)
+                residual_RH = ops.to_float(ops.linear(both, self.eh_proj))
+            return self.layer.forward(residual_RH, rows, cache.layers[0])
 
     def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Return draft logits of the head's hidden rows, float32 [R, V]."""
-        normed = ops.rms_norm(hidden_RH, self.output_norm, self.target.config.rms_eps, torch.float32)
-        return ops.logits(normed, self.target.output)
+        with ops.node_group("LM head"):
+            normed = ops.rms_norm(hidden_RH, self.output_norm, self.target.config.rms_eps, torch.float32)
+            return ops.logits(normed, self.target.output)
 
 
 def random_head(target: Llama, seed: int) -> NextnHead:

@@ -11,6 +11,12 @@ HOST: Final = "host"
 
 TRACKS: Final = (MAIN, PLAN, HOST)
 
+
+def graph_track(stream: str) -> str:
+    """Return the track of the parts of graphs that a stream replays, below the stream's own."""
+    return f"{stream} graph"
+
+
 # Phases: what the device does in a prefill and in a round, then what the host does in a step.
 PREFILL: Final = "prefill"
 DRAFT: Final = "draft"
