@@ -84,6 +84,11 @@ def rope(dtype: torch.dtype = F32) -> tuple[Any, ...]:
     return qkv, torch.randn(ROWS, 1, 2 * HEAD_DIM), torch.tensor([5, 0, 11]), cache, HEADS, KV_HEADS
 
 
+def in_half(args: tuple[Any, ...], cache: int) -> tuple[Any, ...]:
+    """Return the arguments with a cache in half precision."""
+    return (*args[:cache], args[cache].half(), *args[cache + 1 :])
+
+
 def ints(*shape: int) -> torch.Tensor:
     return torch.randint(0, 6, shape)
 
@@ -129,10 +134,15 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "linear_int8pack": lambda: product(torch.randn(ROWS, INPUTS), *ops.Q8Matrix(*q8_codes()).weights),
     "linear_q4": lambda: product(whole_codes(), *ops.PackedQ4Matrix.pack(*q4_codes()).weights),
     "linear_q8": lambda: product(whole_codes(), *ops.PackedQ8Matrix.pack(*q8_codes()).weights),
-    "paged_attention": lambda: [(*attention(1), PAGE_SIZE), (*attention(), PAGE_SIZE), with_context()],
+    "paged_attention": lambda: [
+        (*attention(1), PAGE_SIZE),
+        (*attention(), PAGE_SIZE),
+        (*in_half(attention(), 1), PAGE_SIZE),
+        with_context(),
+    ],
     "plan_rows": lambda: [plan_rows()],
     "rms_norm": lambda: [(torch.randn(ROWS, INPUTS), torch.randn(INPUTS), 1e-5, F32)],
-    "rope_and_store": lambda: [rope()],
+    "rope_and_store": lambda: [rope(), in_half(rope(), 3)],
     "rope_rows": lambda: [(torch.randn(20, 16), torch.tensor([3, 0, 19]))],
     "score_exactly": lambda: [
         (torch.randn(ROWS, 50), torch.tensor([[1, 4]] * ROWS), torch.randn(ROWS, 2, 8), torch.randn(ROWS, 8))
@@ -155,3 +165,27 @@ UNCOVERED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "rope_and_store": lambda: rope(BF16),
     "select_rows": lambda: (torch.randn(7, 5).T, torch.tensor([4, 0])),
 }
+
+#: Shapes that disagree, by op: which argument, and what it is instead. Reading on would leave the memory given.
+DISAGREEING: list[tuple[str, int, Callable[[Any], Any]]] = [
+    ("accept_and_commit", 3, lambda bonus_M: bonus_M[:1].clone()),
+    ("accept_and_commit", 4, lambda slots_C: torch.tensor([0, 1, 2])),
+    ("embed_q8", 1, lambda num_out: num_out + 16),
+    ("linear_dense", 0, lambda x: x[:, 1:].contiguous()),
+    ("linear_q4", 0, lambda x: x[:, :32].contiguous()),
+    ("linear_q4", 2, lambda num_out: num_out + 16),
+    ("linear_q8", 2, lambda num_out: num_out + 16),
+    ("paged_attention", 3, lambda positions_R: positions_R[:1].clone()),
+    ("plan_rows", 1, lambda slots_B: torch.tensor([0, 1, 2])),
+    ("plan_rows", 6, lambda kv_slots_R: kv_slots_R[:2].clone()),
+    ("rope_and_store", 1, lambda factors: factors[:2].clone()),
+    ("verify_rows", 6, lambda ids_R: ids_R[:2].clone()),
+    ("verify_rows", 7, lambda positions_R: positions_R[:3].clone()),
+]
+
+
+def disagreeing(name: str, index: int, change: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return a sample with one argument changed."""
+    args = list(SAMPLES[name]()[0])
+    args[index] = change(args[index])
+    return tuple(args)

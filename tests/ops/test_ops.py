@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from slipstream.native import library
-from tests.ops.samples import OPS, SAMPLES, TORCH_ONLY, UNCOVERED
+from tests.ops.samples import DISAGREEING, OPS, SAMPLES, TORCH_ONLY, UNCOVERED, disagreeing
 
 every_op = pytest.mark.parametrize("name", SAMPLES)
 
@@ -73,6 +73,13 @@ def test_what_native_kernels_cannot_read_goes_to_the_definition(isa: str, name: 
     _, lowered = OPS[name].record(*copy.deepcopy(args))
     assert lowered is None
     torch.testing.assert_close(run(OPS[name], args), run(OPS[name].definition, args), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "index", "change"), DISAGREEING)
+def test_shapes_that_disagree_are_an_error(path: str, name: str, index: int, change: Any) -> None:
+    """Native kernels know addresses only: what they are not sure of goes to the definition, which refuses it."""
+    with pytest.raises((RuntimeError, IndexError)):
+        OPS[name](*disagreeing(name, index, change))
 
 
 def on_fake_tensors(name: str, args: tuple[Any, ...]) -> list[Any]:

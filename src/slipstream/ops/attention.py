@@ -77,6 +77,7 @@ def rope_and_store(
     """
     rows, (slots, _, head_dim) = slots_R.shape[0], cache_SKD.shape
     fits = qkv_RO.shape == (rows, (num_heads + 2 * num_kv_heads) * head_dim)
+    fits = fits and factors_RD.numel() == rows * 2 * head_dim and cache_SKD.shape[1] == 2 * num_kv_heads
     floats = native.reads(torch.float32, qkv_RO, factors_RD) and _native_cache(native, cache_SKD)
     if fits and floats and native.reads(torch.int64, slots_R):
         out_RQD = torch.empty(rows, num_heads, head_dim)
@@ -187,7 +188,8 @@ def paged_attention(
     num_rows, num_heads, head_dim = query_RQD.shape
     num_kv_heads = cache_SKD.shape[1] // 2
     group = num_heads // num_kv_heads
-    fits = head_dim == cache_SKD.shape[2] and head_dim % _VECTOR == 0
+    fits = head_dim == cache_SKD.shape[2] and head_dim % _VECTOR == 0 and num_heads % num_kv_heads == 0
+    fits = fits and len(positions_R) == num_rows and num_rows % len(pages_BP) == 0
     floats = native.reads(torch.float32, query_RQD) and _native_cache(native, cache_SKD)
     if fits and floats and native.reads(torch.int64, pages_BP, positions_R):
         out = torch.empty(num_rows, num_heads * head_dim)

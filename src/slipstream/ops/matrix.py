@@ -85,7 +85,9 @@ def native_product(
     rows, (num_out, num_in) = x_RI.shape[0], shape
     if not native.reads(torch.float32, x_RI, bias_O, residual_RO) or not native.reads(weight.dtype, weight):
         return None
-    if x_RI.shape != (rows, num_in) or (residual_RO is not None and residual_RO.shape != (rows, num_out)):
+    bias_fits = bias_O is None or bias_O.shape == (num_out,)
+    residual_fits = residual_RO is None or residual_RO.shape == (rows, num_out)
+    if x_RI.shape != (rows, num_in) or not bias_fits or not residual_fits:
         return None  # the definition says what is wrong
     out_RO = torch.empty(rows, num_out)
     tensors = (x_RI, weight, out_RO, bias_O, residual_RO)

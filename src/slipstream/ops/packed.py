@@ -35,9 +35,10 @@ def linear_q4(
 ) -> torch.Tensor:
     """`ops.linear` with a `PackedQ4Matrix` of `num_out` outputs, float32."""
     shape = num_out, tiles.shape[1] * BLOCK
-    out_RO = native_product(native, Kernel.LINEAR_Q4, tiles, shape, x_RI, bias_O, residual_RO)
-    if out_RO is not None:
-        return out_RO
+    if _holds(tiles, num_out, _Q4_CODES + 4 * TILE):
+        out_RO = native_product(native, Kernel.LINEAR_Q4, tiles, shape, x_RI, bias_O, residual_RO)
+        if out_RO is not None:
+            return out_RO
     weight_OI = _q4_weight(tiles).narrow(0, 0, num_out)
     return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
 
@@ -53,9 +54,10 @@ def linear_q8(
 ) -> torch.Tensor:
     """`ops.linear` with a `PackedQ8Matrix` of `num_out` outputs, float32."""
     shape = num_out, tiles.shape[1] * BLOCK
-    out_RO = native_product(native, Kernel.LINEAR_Q8, tiles, shape, x_RI, bias_O, residual_RO)
-    if out_RO is not None:
-        return out_RO
+    if _holds(tiles, num_out, _Q8_CODES + 2 * TILE):
+        out_RO = native_product(native, Kernel.LINEAR_Q8, tiles, shape, x_RI, bias_O, residual_RO)
+        if out_RO is not None:
+            return out_RO
     weight_OI = _q8_weight(tiles).narrow(0, 0, num_out)
     return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
 
@@ -64,10 +66,16 @@ def linear_q8(
 def embed_q8(native: Native, tiles: torch.Tensor, num_out: int, ids: torch.Tensor) -> torch.Tensor:
     """Return the rows `ids` (int64, any shape) of a `PackedQ8Matrix` of `num_out` rows as float32 [..., I]."""
     num_in = tiles.shape[1] * BLOCK
-    if native.reads(torch.uint8, tiles) and native.reads(torch.int64, ids):
+    holds = _holds(tiles, num_out, _Q8_CODES + 2 * TILE)
+    if holds and native.reads(torch.uint8, tiles) and native.reads(torch.int64, ids):
         out = torch.empty(*ids.shape, num_in)
         return native.fill(out, node(Kernel.EMBED_Q8, (tiles, ids, out), (ids.numel(), num_in, num_out)))
     return torch.nn.functional.embedding(ids, _q8_weight(tiles).narrow(0, 0, num_out))
+
+
+def _holds(tiles: torch.Tensor, num_out: int, block_bytes: int) -> bool:
+    """Return whether these are tiles of such blocks, enough for `num_out` outputs; else the definition fails."""
+    return num_out <= tiles.shape[0] * TILE and tiles.shape[2] == block_bytes
 
 
 class PackedMatrix(Matrix):

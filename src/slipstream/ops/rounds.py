@@ -48,7 +48,7 @@ def plan_rows(
         positions_R, kv_slots_R: int64 [B x width], written.
     """
     tensors = (lengths_M, slots_B, pages_BP, positions_R, kv_slots_R)
-    if native.reads(torch.int64, *tensors):
+    if _plan_fits(*tensors) and native.reads(torch.int64, *tensors):
         return native.fill(None, _plan_node(tensors, page_size, offset), threads=_THREADS)
     num_requests = slots_B.shape[0]
     width = positions_R.shape[0] // num_requests
@@ -57,6 +57,18 @@ def plan_rows(
     positions_R.copy_(positions_BW.view(-1))
     kv_slots_R.copy_(slots_of(pages_BP, positions_BW, page_size).view(-1))
     return None
+
+
+def _plan_fits(
+    lengths_M: torch.Tensor,
+    slots_B: torch.Tensor,
+    pages_BP: torch.Tensor,
+    positions_R: torch.Tensor,
+    kv_slots_R: torch.Tensor,
+) -> bool:
+    """Return whether the shapes agree; where they do not, the definition says what is wrong."""
+    requests, rows = len(slots_B), len(positions_R)
+    return len(pages_BP) == requests and len(kv_slots_R) == rows and requests > 0 and rows % requests == 0
 
 
 def _plan_node(tensors: tuple[torch.Tensor, ...], page_size: int, offset: int) -> Node:
@@ -90,7 +102,10 @@ def verify_rows(
         ids_R: int64 [B x (S + 1)], written. A missing draft still has a row, which holds token 0.
     """
     tensors = (lengths_M, slots_B, pages_BP, positions_R, kv_slots_R)
-    if native.reads(torch.int64, *tensors, bonus_M, drafts_BS, ids_R):
+    requests, num_steps = drafts_BS.shape
+    rows = requests * (num_steps + 1)
+    fits = _plan_fits(*tensors) and len(slots_B) == requests and len(ids_R) == len(positions_R) == rows
+    if fits and native.reads(torch.int64, *tensors, bonus_M, drafts_BS, ids_R):
         planned = _plan_node(tensors, page_size, 0)
         sizes = (*drafts_BS.shape, bonus_M.shape[0])
         ids = node(Kernel.VERIFY_IDS, (bonus_M, slots_B, drafts_BS, ids_R), sizes)
@@ -125,7 +140,8 @@ def accept_and_commit(
         int64 advanced [B], bonus [B], lengths [M], bonus tokens [M].
     """
     num_requests, num_steps = candidates_BS.shape
-    fits = target_BW.shape == (num_requests, num_steps + 1)
+    fits = target_BW.shape == (num_requests, num_steps + 1) and len(slots_C) <= num_requests
+    fits = fits and lengths_M.shape == bonus_M.shape
     if fits and native.reads(torch.int64, candidates_BS, target_BW, lengths_M, bonus_M, slots_C):
         advanced_B, bonus_B = slots_C.new_empty(num_requests), slots_C.new_empty(num_requests)
         lengths, bonus = torch.empty_like(lengths_M), torch.empty_like(bonus_M)

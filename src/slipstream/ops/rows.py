@@ -49,7 +49,7 @@ def rms_norm(
 def gated_silu(native: Native, gate_and_up_RF: torch.Tensor) -> torch.Tensor:
     """Return silu(gate) * up, [R, F], from their concatenation [R, 2 F]; dtype kept."""
     rows, both = gate_and_up_RF.shape
-    if native.reads(torch.float32, gate_and_up_RF):
+    if both % 2 == 0 and native.reads(torch.float32, gate_and_up_RF):
         out_RF = torch.empty(rows, both // 2)
         return native.fill(out_RF, node(Kernel.GATED_SILU, (gate_and_up_RF, out_RF), (rows, both // 2)))
     gate = torch.nn.functional.silu(gate_and_up_RF.narrow(-1, 0, both // 2))
@@ -79,7 +79,8 @@ def select_rows(native: Native, x_RH: torch.Tensor, rows_B: torch.Tensor) -> tor
 @native_op
 def stack_columns(native: Native, columns_B: list[torch.Tensor]) -> torch.Tensor:
     """Return vectors [B] side by side, [B, number of vectors]."""
-    if native.reads(torch.int64, *columns_B):
+    even = all(column.shape == columns_B[0].shape[:1] for column in columns_B)
+    if even and native.reads(torch.int64, *columns_B):
         out = torch.empty(columns_B[0].shape[0], len(columns_B), dtype=torch.int64)
         copies = (_copy_node(column.unsqueeze(1), out[:, at:]) for at, column in enumerate(columns_B))
         return native.fill(out, *copies)

@@ -47,7 +47,7 @@ def score_exactly(
 @native_op
 def argmax(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
     """Return the best token of each row, int64 [R]; the lowest id wins a tie."""
-    if native.reads(torch.float32, logits_RV):
+    if logits_RV.dim() == 2 and native.reads(torch.float32, logits_RV):
         out_R = torch.empty(logits_RV.shape[0], dtype=torch.int64)
         return native.fill(out_R, node(Kernel.ARGMAX, (logits_RV, out_R), logits_RV.shape))
     return logits_RV.argmax(-1)
