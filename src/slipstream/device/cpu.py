@@ -226,13 +226,30 @@ class CpuDevice(Device):
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: affinity mask and cgroup quota respected."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many physical cores this process may use: affinity mask and cgroup quota respected."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = physical_cores(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+def physical_cores(processors: set[int], folder: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Return how many cores these processors are: hardware threads of one core share what the kernels need.
+
+    A processor whose core the system does not tell counts as a core.
+    """
+    cores = set()
+    for processor in processors:
+        try:
+            cores.add((folder / f"cpu{processor}/topology/thread_siblings_list").read_text())
+        except OSError:
+            cores.add(str(processor))
+    return len(cores)
 
 
 def cpu_caps() -> Caps:

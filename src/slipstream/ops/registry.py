@@ -27,7 +27,7 @@ from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
-from slipstream.device.tape import Lowered, own_ops
+from slipstream.device.tape import Lowered, active_tape, own_ops
 from slipstream.device.tape import node_group as node_group
 from slipstream.native import library
 from slipstream.native.node import Kernel, Node, make_node
@@ -124,6 +124,13 @@ class Op(Generic[Params, Result]):
 
     def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         return self.overload(*args, **kwargs)
+
+    def direct(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        """Run without PyTorch's dispatcher, unless a capture has to see the call.
+
+        For the few calls between two replays: 84 MB of weights later the dispatcher's code is in no cache.
+        """
+        return self.run(*args, **kwargs) if active_tape() is None else self.overload(*args, **kwargs)
 
     def record(self, *args: Params.args, **kwargs: Params.kwargs) -> tuple[Result, Lowered | None]:
         """Run as `run` does; return the result and its native form, None where the definition ran."""

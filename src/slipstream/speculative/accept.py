@@ -36,7 +36,7 @@ def accept_greedy(
         candidates_BS: int64 [B, num_steps], the drafts in order; -1 is no draft. May have no column.
         target_BW: int64 [B, num_steps + 1], the target's argmax behind the bonus token and each draft.
     """
-    advanced_B, bonus_B, lengths_M, bonus_M = ops.accept_and_commit(
+    advanced_B, bonus_B, lengths_M, bonus_M = ops.accept_and_commit.direct(
         candidates_BS, target_BW, state.lengths_M, state.bonus_M, slots_C
     )
     return Accepted(advanced_B, target_BW, bonus_B), replace(state, lengths_M=lengths_M, bonus_M=bonus_M)

@@ -84,7 +84,7 @@ class PlanContext:
 
     def rows(self, phase: str, width: int, offset: int = 0, suffix: str = "") -> None:
         """Write a phase's positions and KV slots: `width` rows a request, behind its committed tokens."""
-        ops.plan_rows(
+        ops.plan_rows.direct(
             self.state("lengths_M"),
             self.slots_B,
             self.read("pages"),

@@ -85,7 +85,7 @@ def verify_plan(plan: PlanContext, drafts_BS: torch.Tensor) -> None:
         drafts_BS: int64, -1 for none; read after draft.
     """
     width = drafts_BS.shape[1] + 1
-    ops.verify_rows(
+    ops.verify_rows.direct(
         plan.state("lengths_M"),
         plan.state("bonus_M"),
         plan.slots_B,
