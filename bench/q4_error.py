@@ -54,7 +54,7 @@ def main() -> None:
     record: dict[str, dict[str, float]] = {}
     for name, dtype, kernels in WAYS:
         llm = _llm(path, dtype, kernels, args.threads)
-        found = [text_logits(llm.loaded.target, ids) for ids in texts]
+        found = [text_logits(llm.loaded.target, ids, llm.engine.core.plan.kv_dtype) for ids in texts]
         if name == EXACT:
             exact = found
             print(f"{sum(map(len, texts))} tokens; {EXACT}: perplexity {perplexity(texts, exact):.4f}")

@@ -62,7 +62,9 @@ def test_logits_are_those_of_a_prefill(tiny: Fleet) -> None:
     with torch.inference_mode():
         hidden = prefill_chunk(engine.core, ids, 0, list(range(1, 21)))
         expected = engine.core.target.logits(hidden)
-    assert torch.allclose(text_logits(engine.core.target, ids), expected, atol=1e-4)
+    assert torch.allclose(
+        text_logits(engine.core.target, ids, engine.core.plan.kv_dtype), expected, atol=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -84,5 +86,6 @@ def test_native_q4_keeps_the_texts_perplexity(smollm2_path: Path) -> None:
 
 def _logits(fleet: Fleet, texts: list[list[int]], dtype: str, kernels: str) -> list[torch.Tensor]:
     target = fleet.loaded(dtype, kernels).target
-    fleet._use(fleet.plan(dtype=dtype, kernels=kernels))
-    return [text_logits(target, ids) for ids in texts]
+    plan = fleet.plan(dtype=dtype, kernels=kernels)
+    fleet._use(plan)
+    return [text_logits(target, ids, plan.kv_dtype) for ids in texts]

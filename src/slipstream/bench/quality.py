@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.kv.cache import KvCache
+from slipstream.kv.cache import DTYPES, KvCache
 from slipstream.model.llama import Llama
 
 _PAGE_SIZE = 64
@@ -47,18 +47,18 @@ class Distance:
 
 
 @torch.inference_mode()
-def text_logits(model: Llama, ids: Sequence[int]) -> torch.Tensor:
+def text_logits(model: Llama, ids: Sequence[int], kv_dtype: str) -> torch.Tensor:
     """Return the logits behind every token of a text, float32 [len(ids), V], on the CPU.
 
     Args:
         model: loaded with room for as many positions (`max_model_len`), with its kernels in use.
         ids: the text's tokens.
+        kv_dtype: as keys and values are kept, a plan's.
     """
     config, place = model.config, model.rope.device
     num_pages = -(-len(ids) // _PAGE_SIZE)
-    cache = KvCache.make(
-        config.num_layers, num_pages, _PAGE_SIZE, config.num_kv_heads, config.head_dim, place
-    )
+    shape = (num_pages, _PAGE_SIZE, config.num_kv_heads, config.head_dim)
+    cache = KvCache.make(config.num_layers, *shape, place, DTYPES[kv_dtype])
     pages_BP = torch.arange(1, num_pages + 1, device=place)[None]
     found = torch.empty(len(ids), config.vocab_size)
     for start in range(0, len(ids), _CHUNK):

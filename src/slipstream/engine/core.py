@@ -11,7 +11,7 @@ from slipstream.device.api import Device, Stream
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.runner import GraphRunner, PhaseFunction
-from slipstream.kv.cache import KvCache
+from slipstream.kv.cache import DTYPES, KvCache
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
@@ -21,8 +21,6 @@ from slipstream.speculative.phases import draft_phase, extend_phase, verify_phas
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
 from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
-
-_KV = {"f32": torch.float32, "f16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,14 @@ def build_core(
     recorder = recorder or NullRecorder()
     config = target.config
     place = device.torch_device
-    shape = (plan.num_pages, plan.page_size, config.num_kv_heads, config.head_dim, place, _KV[plan.kv_dtype])
+    shape = (
+        plan.num_pages,
+        plan.page_size,
+        config.num_kv_heads,
+        config.head_dim,
+        place,
+        DTYPES[plan.kv_dtype],
+    )
     cache = KvCache.make(config.num_layers, *shape)
     draft_cache = KvCache.make(1, *shape) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))

@@ -10,6 +10,9 @@ import torch
 
 from slipstream.errors import UsageError
 
+#: What a plan's `kv_dtype` names.
+DTYPES = {"f32": torch.float32, "f16": torch.float16}
+
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
