@@ -210,9 +210,9 @@ class TestWhatItLearns:
         )
         assert chance == pytest.approx(expected)
 
-    @pytest.mark.parametrize(("right", "kind"), [(True, "head"), (False, "plain")])
+    @pytest.mark.parametrize("right", [True, False])
     def test_a_head_is_used_where_it_is_right(
-        self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool, kind: str
+        self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Times as on a machine where a row more costs a sixth, whatever this one does."""
         monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
@@ -221,8 +221,8 @@ class TestWhatItLearns:
         for prompt in prompts:
             assert answers(engine, [prompt], greedy(48)) == [tiny.plain("f32", prompt, 48)]
         kinds = engine.stats.kinds
-        assert kinds.most_common(1)[0][0] == kind or not right
         if right:
+            assert kinds.most_common(1)[0][0] == "head"
             assert engine.stats.mean_advanced > 3.5
         else:
             assert kinds["head"] < 0.1 * engine.stats.rounds  # tried, and given up
