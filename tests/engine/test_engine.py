@@ -12,8 +12,9 @@ from slipstream.config import EngineConfig, SamplingParams
 from slipstream.engine.engine import Engine
 from slipstream.errors import PromptTooLongError, RequestTooLargeError, UsageError
 from slipstream.llm import LLM, complete, stream
+from slipstream.model.nextn_build import random_head
 from slipstream.trace import Recorder
-from tests.engines import Fleet, answers, drain, greedy
+from tests.engines import Fleet, answers, drain, greedy, verify_always
 from tests.model.tiny import write_tiny_gguf
 from tests.speculative.oracle import OracleHead
 
@@ -118,13 +119,15 @@ class TestRefusals:
 
 
 class TestGivingUp:
-    def test_an_unfinished_stream_leaves_nothing_behind(self, tiny: Fleet) -> None:
-        engine = tiny.engine(draft="nextn")
+    @pytest.mark.parametrize("draft", ["nextn", "auto"])
+    def test_an_unfinished_stream_leaves_nothing_behind(self, tiny: Fleet, draft: str) -> None:
+        engine = tiny.engine_with_head(random_head(tiny.loaded().target, 0), draft=draft)
         for output in stream(engine, tiny.prompts()[1], greedy(100)):
             if output.token_ids:
                 break
         assert (engine.busy, engine.scheduler.pool.free) == (False, engine.core.plan.num_pages)
-        assert (engine._requests, engine._drafters, engine._generators) == ({}, {}, {})
+        assert (engine._requests, engine._generators) == ({}, {})
+        assert (engine._drafting._ngrams, engine._drafting._heads) == ({}, {})
 
     def test_an_interrupted_call_leaves_nothing_to_the_next(
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
@@ -223,7 +226,7 @@ class TestWhatIsUploaded:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A large batch full of drafts comes first, then one request, which samples and has none."""
-        monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
+        monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
         engine = tiny.engine(draft="ngram", buckets=(4,), max_requests=4)
         answers(engine, [tiny.prompts()[3]] * 4, greedy(12))
         assert engine.stats.drafted

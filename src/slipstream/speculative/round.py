@@ -8,14 +8,15 @@ Every fork and join is a statement below, in the order of the drawing. What cros
 `RoundState`; a round keeps nothing else. Candidate 1 comes from the previous extend (or from prefill), so the
 draft graph holds num_steps - 1 forwards.
 
-Without a NextN head the drafts are the host's (`speculative.ngram`), or there are none; then there is no draft
-graph and no extend, and verify with width 1 is plain decoding.
+Where the head does not draft, the drafts are the host's (`speculative.ngram`), or there are none; then there is no
+draft graph and no extend, and verify with width 1 is plain decoding. A head that skipped such rounds is brought up
+to date before it drafts again (`engine.catch_up`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ class RoundParts:
 
     Attributes:
         main, plan: the two streams.
-        draft_plan: the head's draft plan, or None where the drafts come from the host.
+        draft_plans: the head's draft plan for each number of drafts; none where there is no head.
         page_size: slots a KV page.
     """
 
@@ -46,7 +47,7 @@ class RoundParts:
     runner: GraphRunner
     buffers: StepBuffers
     recorder: Recorder
-    draft_plan: PlanFunction | None
+    draft_plans: Mapping[int, PlanFunction]
     page_size: int
 
 
@@ -57,12 +58,18 @@ class Batch:
     Attributes:
         num_requests: real ones; rows behind them are padding.
         width: rows a request; 1 where nobody drafts.
+        head: whether the head drafts.
+        extend: whether the head sees what the round accepts; always where it drafts.
+        mixed: whether requests marked `from_host` take the host's drafts in a round of the head's.
         choose: picks tokens for requests that sample, (logits [B x width, V], argmax [B, width]) -> [B, width];
             None where all are greedy.
     """
 
     num_requests: int
     width: int
+    head: bool = False
+    extend: bool = False
+    mixed: bool = False
     choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
 
@@ -71,19 +78,25 @@ class RoundResult:
     """What a round leaves: the next state, and what it settled, still on the device.
 
     Attributes:
-        hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
-            writes over them.
+        hidden_RH: the target's hidden rows, float32 [bucket x width, H]; valid until the next round.
+        draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
     """
 
     state: RoundState
     accepted: Accepted
     num_requests: int
     hidden_RH: torch.Tensor
+    draft_logits_BN: torch.Tensor | None = None
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
         advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
         return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
+
+
+def confidences(logits_RN: torch.Tensor) -> list[float]:
+    """Return the probability of the best token of each row of logits."""
+    return torch.softmax(logits_RN, -1).amax(-1).tolist()
 
 
 @torch.inference_mode()
@@ -98,12 +111,15 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
 
     with main:
         buffers.upload()
-        if parts.draft_plan is None:
-            drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
-        else:
-            parts.draft_plan(*shape)
-            draft_as = runner.dispatcher.dispatch("draft", num_requests, 1)
-            drafts_BS = runner.run(draft_as, num_requests, main)
+        drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
+        if batch.head:
+            parts.draft_plans[width - 1](*shape)
+            draft_as = runner.dispatcher.dispatch("draft", num_requests, width - 1)
+            candidates_BS = runner.run(draft_as, num_requests, main)
+            from_host_B1 = buffers.view("from_host", bucket)[:, None] == 1 if batch.mixed else None
+            drafts_BS = (
+                candidates_BS if from_host_B1 is None else drafts_BS.where(from_host_B1, candidates_BS)
+            )
         if batch.choose is not None:  # a request that samples verifies no draft
             drafts_BS = drafts_BS.masked_fill(buffers.view("greedy", bucket)[:, None] == 0, -1)
 
@@ -112,7 +128,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         plans.verify_plan(*shape, drafts_BS)
     _wait(parts, main, plan, "verify plan")
 
-    if parts.draft_plan is not None:
+    if batch.extend:
         with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_A):
             plans.extend_plan_a(*shape, width)
 
@@ -123,7 +139,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
             target_BW = batch.choose(verified.logits_RV, target_BW)
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
-    if parts.draft_plan is None:
+    if not batch.extend:
         return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")
@@ -132,12 +148,12 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     _wait(parts, main, plan, "extend plan")
 
     extend_as = runner.dispatcher.dispatch("extend", num_requests, width)
-    candidate_B, hidden_BH = runner.run(extend_as, num_requests, main)
+    candidate_B, hidden_BH, logits_BN = runner.run(extend_as, num_requests, main)
     with main:
         next_state = committed.put(
             slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
         )
-    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH)
+    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, logits_BN)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:
