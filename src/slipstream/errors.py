@@ -8,6 +8,7 @@
     │   ├── ModelFormatError        not GGUF or safetensors, truncated, or inconsistent
     │   └── UnsupportedModelError   an architecture or tensor type that is not implemented
     ├── DownloadError           a model could not be fetched or stored; the cache is as it was before
+    ├── TrainingError           training cannot go on: a file cannot be written or read, data cannot be used
     ├── RequestError            one request cannot be served; the others go on
     │   ├── EmptyPromptError
     │   ├── InvalidTextError        a UsageError as well
@@ -79,6 +80,10 @@ class UnsupportedModelError(ModelError):
 
 class DownloadError(SlipstreamError):
     """A model could not be fetched or stored. The cache is as it was before."""
+
+
+class TrainingError(SlipstreamError):
+    """Training cannot go on. What it saved before is whole."""
 
 
 class RequestError(SlipstreamError):

@@ -1,0 +1,1 @@
+"""Trains a NextN head for a target model on the target's own answers."""
