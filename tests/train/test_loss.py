@@ -49,7 +49,7 @@ def test_steps_are_judged_by_the_rows_they_guess(tiny, data, head, reached_only)
                 if reached_only and not held:
                     break
                 judge = sample.prompt_length - 1 + number + step + 1
-                wanted = vocabulary.target_probabilities(sample.hidden_TH[judge : judge + 1])[0]
+                [wanted], _ = vocabulary.target_probabilities(sample.hidden_TH[judge : judge + 1])
                 given = scores[step][starts][number]
                 divergence = (wanted * (wanted.log() - given.log_softmax(-1))).sum().item()
                 divergences[step].append(divergence)

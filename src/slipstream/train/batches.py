@@ -75,51 +75,6 @@ class Batch:
         return numbers_S + step <= self.last_S[numbers_S]
 
 
-def num_starts(self) -> int:
-        """Rows that a round could begin at and be judged."""
-        return num_starts(len(self.hidden_TH), self.prompt_length)
-
-
-class Samples(Protocol):
-    """Training data with random access: `shards.ShardReader`, or anything like it."""
-
-    @property
-    def sizes(self) -> Sequence[tuple[int, int]]:
-        """(hidden rows, prompt length) of each sequence."""
-
-    def ids(self, index: int) -> torch.Tensor:
-        """Return one sequence's tokens, int [n + 1]."""
-
-    def load(self, index: int) -> Sample:
-        """Return one sequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Sequences side by side: T rows, S starts.
-
-    Attributes:
-        next_ids_T: int64, the token behind each row.
-        hidden_TH: float32.
-        positions_T: int64, each row's position in its sequence.
-        starts_S: int64, row of each start.
-        last_S: int64, number of the last start of the start's sequence.
-        spans: for each sequence its rows and its starts.
-    """
-
-    next_ids_T: torch.Tensor
-    hidden_TH: torch.Tensor
-    positions_T: torch.Tensor
-    starts_S: torch.Tensor
-    last_S: torch.Tensor
-    spans: list[tuple[slice, slice]]
-
-    def judges(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which start's judge judges each start at `step` (from 0), int64 [S], and whether one does."""
-        wanted_S = torch.arange(len(self.starts_S)) + step
-        return torch.minimum(wanted_S, self.last_S), wanted_S <= self.last_S
-
-
 def num_starts(num_rows: int, prompt_length: int) -> int:
     """Return how many starts a sequence has."""
     return max(0, num_rows - prompt_length)

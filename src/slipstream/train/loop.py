@@ -201,10 +201,10 @@ class Trainer:
             return
         count = len(self._recent)
         steps = range(self.options.num_steps)
-        judged = [sum(each["judged"][k] for each in self._recent) for k in steps]
+        starts = sum(each["judged"][0] for each in self._recent)
         record = {
             "loss": [sum(each["loss"][k] for each in self._recent) / count for k in steps],
-            "accepted": [sum(each["accepted"][k] for each in self._recent) / judged[k] for k in steps],
+            "accepted": [sum(each["accepted"][k] for each in self._recent) / starts for k in steps],
         }
         self.progress.history.append(self._position() | record)
         self._recent = []

@@ -37,10 +37,15 @@ class Vocabulary:
     norm: torch.Tensor
     eps: float
 
-    def target_probabilities(self, hidden_SH: torch.Tensor) -> torch.Tensor:
-        """Return the target's distribution over the draft vocabulary behind its own hidden rows, [S, N]."""
-        normed = rms_norm(hidden_SH, self.norm, self.eps)
-        return functional.linear(normed, self.output_NH).softmax(-1)
+    def target_probabilities(self, hidden_SH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the target's distribution over the draft vocabulary behind its own hidden rows, and its entropy.
+
+        Returns:
+            float32 [S, N], and in nats [S].
+        """
+        logits_SN = functional.linear(rms_norm(hidden_SH, self.norm, self.eps), self.output_NH)
+        wanted_SN = logits_SN.softmax(-1)
+        return wanted_SN, logits_SN.logsumexp(-1) - torch.linalg.vecdot(wanted_SN, logits_SN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,7 @@ def unrolled_loss(
     judge_rows_S = batch.starts_S + 1
     with torch.no_grad():
         judge_hidden_SH = batch.hidden_TH[judge_rows_S]
-        wanted_SN = vocabulary.target_probabilities(judge_hidden_SH)
-        entropy_S = -torch.special.xlogy(wanted_SN, wanted_SN).sum(-1)
+        wanted_SN, entropy_S = vocabulary.target_probabilities(judge_hidden_SH)
         labels_S = batch.next_ids_T[judge_rows_S]
     rollout = Rollout(head, batch, embedded_TH)
     keep_S: torch.Tensor | None = None
