@@ -27,6 +27,11 @@ from slipstream.trace import Slice, names
 #: Why a prefill runs eagerly: its rows differ from prompt to prompt.
 PREFILL_REASON = "prefill is not captured"
 
+#: Is handed the target's hidden rows as they come: (request id, position of the first row, rows). The rows,
+#: float32 [R, H] before the final norm, stand at consecutive positions whose tokens are settled, and are only good
+#: until it returns. After a preemption positions come again, with the same rows.
+HiddenObserver = Callable[[int, int, torch.Tensor], None]
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
@@ -52,6 +57,9 @@ class Engine:
         core: model, cache, graphs.
         eos_ids: tokens that end an answer.
         text_stream: makes a request's detokeniser.
+
+    Attributes:
+        observer: is handed hidden rows, or None.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class Engine:
     ) -> None:
         plan = core.plan
         self.core = core
+        self.observer: HiddenObserver | None = None
         self.stats = EngineStats(core.runner.stats)
         self.scheduler = Scheduler(
             plan.max_requests, plan.max_model_len, plan.num_pages, plan.page_size, plan.width
@@ -145,6 +154,8 @@ class Engine:
         start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
         with core.main:
             hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
+        if self.observer is not None:
+            self.observer(request.request_id, start, hidden_RH)
         request.computed = end
         last = end == len(ids)
         outputs: list[StepOutput] = []
@@ -222,6 +233,10 @@ class Engine:
         result = run_round(core.round_parts, self._state, batch)
         self._state = result.state
         settled = result.settle()
+        if self.observer is not None:
+            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
+                rows_RH = result.hidden_RH[row * width : row * width + len(tokens)]
+                self.observer(request.request_id, request.committed, rows_RH)
         with recorder.slice(names.HOST, names.PUBLISH):
             outputs = []
             for request, proposal, tokens in zip(requests, proposals, settled, strict=True):

@@ -68,11 +68,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What a round leaves: the next state, and what it settled, still on the device."""
+    """What a round leaves: the next state, and what it settled, still on the device.
+
+    Attributes:
+        hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
+            writes over them.
+    """
 
     state: RoundState
     accepted: Accepted
     num_requests: int
+    hidden_RH: torch.Tensor
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
@@ -118,7 +124,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
     if parts.draft_plan is None:
-        return RoundResult(committed, accepted, num_requests)
+        return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")
     with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_B):
@@ -131,7 +137,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         next_state = committed.put(
             slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
         )
-    return RoundResult(next_state, accepted, num_requests)
+    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:
