@@ -19,6 +19,7 @@ from slipstream.engine.engine import Engine
 from slipstream.llm import LoadedModel, build_engine, complete, load_model, model_shape, plan_for
 from slipstream.native import library
 from slipstream.plan import EnginePlan, resolve
+from slipstream.speculative.breakeven import Choice, Outlook
 from slipstream.trace import Recorder
 
 #: Tokens of prompt and answer of all engines here.
@@ -79,10 +80,10 @@ class Fleet:
         self._use(plan)
         return build_engine(self._loaded_for(options), plan, recorder)
 
-    def engine_with_head(self, head: Any, **options: Any) -> Engine:
-        """An engine whose NextN head is `head`, anything with its `forward` and `logits`."""
+    def engine_with_head(self, head: Any, *, draft: str = "nextn", **options: Any) -> Engine:
+        """An engine whose NextN head is `head`, anything with its `forward` and `candidates`."""
         loaded = self._loaded_for(options)
-        plan = self.plan(draft="nextn", **options)
+        plan = self.plan(draft=draft, **options)
         self._use(plan)
         core = build_core(plan, loaded.device, loaded.target, head)
         return Engine(core, loaded.tokenizer.eos_ids, loaded.tokenizer.stream)
@@ -107,6 +108,13 @@ class Fleet:
             [answer] = complete(engine, [list(prompt)], greedy(max(count, 24)))
             self._plain[key] = answer.token_ids
         return self._plain[key][:count]
+
+
+def verify_always(
+    costs: Any, dispatcher: Any, outlooks: Sequence[Outlook], widths: Sequence[int], *, head: bool
+) -> Choice:
+    """Stands in for `choose_round`, whose verdict depends on measured times: every ngram draft is verified."""
+    return Choice(max(widths) if any(outlook.ngram for outlook in outlooks) else 1, head=False)
 
 
 def greedy(max_tokens: int, **options: Any) -> SamplingParams:

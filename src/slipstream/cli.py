@@ -50,9 +50,9 @@ class EngineOptions:
     """Engine.
 
     Attributes:
-        draft: Who proposes: none, ngram (prompt lookup) or nextn (EAGLE/NextN head).
-        num_steps: Tokens drafted a round, 1 to 16.
-        head: File with the NextN head's weights; without it the head is random.
+        draft: Who proposes: none, ngram (prompt lookup), nextn (EAGLE/NextN head), or auto (what pays, by round).
+        num_steps: Tokens drafted a round, 1 to 16; with auto at most so many.
+        head: File with the NextN head's weights; by default the one that ships for the model.
         dtype: Weights: f32, bf16, q4, or auto by the file.
         graph: full captures draft, verify and extend; none runs everything eagerly.
         buckets: Captured request slots, as 1,2,4,8.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-DRAFTERS = ("none", "ngram", "nextn")
+DRAFTERS = ("none", "ngram", "nextn", "auto")
 DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu",)
 GRAPH_MODES = ("full", "none")
@@ -28,9 +28,12 @@ class SpecConfig:
     """Speculation.
 
     Attributes:
-        draft: who proposes: "none" (plain decoding), "ngram" (prompt lookup) or "nextn" (EAGLE/NextN head).
-        num_steps: candidate tokens a round, 1 to 16. A round verifies num_steps + 1 rows a request.
-        head: safetensors file with the NextN head's weights; None makes a random one from `seed`.
+        draft: who proposes: "none" (plain decoding), "ngram" (prompt lookup), "nextn" (EAGLE/NextN head), or
+            "auto": round by round the head, ngram or nobody, and how many tokens, as pays.
+        num_steps: candidate tokens a round, 1 to 16; with "auto" at most so many. A round verifies num_steps + 1
+            rows a request.
+        head: safetensors file with the NextN head's weights; None takes the one that ships for the model. Where
+            none does, "nextn" makes a random one from `seed`, and "auto" does without.
     """
 
     draft: str = "ngram"

@@ -24,8 +24,10 @@ from slipstream.model.catalog import resolve_model
 from slipstream.model.checkpoint import Checkpoint, open_checkpoint
 from slipstream.model.llama import Llama
 from slipstream.model.load import load_llama
-from slipstream.model.nextn import NextnHead, random_head
-from slipstream.model.nextn_file import load_head
+from slipstream.model.nextn import NextnHead
+from slipstream.model.nextn_build import random_head
+from slipstream.model.nextn_file import load_head, shipped_head
+from slipstream.model.target_hash import target_hash
 from slipstream.model.tokenizer import Tokenizer, load_tokenizer
 from slipstream.plan import EnginePlan, ModelShape, resolve
 from slipstream.trace import Recorder
@@ -55,7 +57,7 @@ def model_shape(checkpoint: Checkpoint) -> ModelShape:
     config = checkpoint.config
     slot_values = config.num_layers * 2 * config.num_kv_heads * config.head_dim
     four_bit = any(name in ("Q4_0", "Q4_1") for name in checkpoint.quant_types)
-    return ModelShape(config.name, config.context_length, four_bit, slot_values)
+    return ModelShape(config.name, config.context_length, four_bit, slot_values, shipped_head(checkpoint))
 
 
 def plan_for(
@@ -102,8 +104,10 @@ def build_engine(loaded: LoadedModel, plan: EnginePlan, recorder: Recorder | Non
     """Make an engine on loaded weights: caches, static buffers, captured graphs."""
     use_kernels(plan)
     head: NextnHead | None = None
-    if plan.draft == "nextn":
-        head = load_head(plan.head, loaded.target) if plan.head else random_head(loaded.target, plan.seed)
+    if plan.head is not None:
+        head = load_head(plan.head, loaded.target, target_hash(loaded.checkpoint))
+    elif plan.draft == "nextn":
+        head = random_head(loaded.target, plan.seed)
     core = build_core(plan, loaded.device, loaded.target, head, recorder)
     return Engine(core, loaded.tokenizer.eos_ids, loaded.tokenizer.stream)
 

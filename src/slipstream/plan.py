@@ -67,12 +67,14 @@ class ModelShape:
         context_length: positions that the model knows.
         four_bit: whether its matrices are stored in 4-bit blocks.
         slot_values: keys and values a token, in numbers.
+        head: file of the NextN head that ships for it, or None.
     """
 
     name: str
     context_length: int
     four_bit: bool
     slot_values: int
+    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def resolve(
     ledger.settle(
         "threads", config.threads, threads, "as asked" if config.threads else "cores of this process"
     )
-    draft = _draft(config, sampling, ledger)
+    draft, head = _draft(config, shape, sampling, ledger)
     width = 1 if draft == "none" else config.spec.num_steps + 1
     ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
     graph_mode = GraphMode(config.graph.mode)
@@ -169,7 +171,7 @@ def resolve(
         kernels=kernels,
         threads=threads,
         draft=draft,
-        head=config.spec.head,
+        head=head,
         num_steps=width - 1,
         width=width,
         graph_mode=graph_mode,
@@ -221,8 +223,10 @@ def check_config(config: EngineConfig) -> None:
         if value is not None and (value < least or (most is not None and value > most)):
             limit = f"at least {least}" if most is None else f"{least} to {most}"
             raise UsageError(f"{what} {value} is not possible; it is {limit}.")
-    if config.spec.head is not None and config.spec.draft != "nextn":
-        raise UsageError(f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn.")
+    if config.spec.head is not None and config.spec.draft not in ("nextn", "auto"):
+        raise UsageError(
+            f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn or --draft auto."
+        )
     check_buckets(config.graph.buckets)
 
 
@@ -291,17 +295,34 @@ def _kv_dtype(config: EngineConfig, dtype: str, kernels: str, ledger: _Ledger) -
     return kv_dtype
 
 
-def _draft(config: EngineConfig, sampling: SamplingParams | None, ledger: _Ledger) -> str:
+def _draft(
+    config: EngineConfig, shape: ModelShape, sampling: SamplingParams | None, ledger: _Ledger
+) -> tuple[str, str | None]:
+    """Return the drafter and its head's file."""
     asked = config.spec.draft
     if asked != "none" and sampling is not None and sampling.temperature > 0:
         why = "temperature is above 0, and drafts are verified for greedy decoding only so far"
         ledger.settle("draft", asked, "none", why)
-        return "none"
+        return "none", None
+    head = (config.spec.head or shape.head) if asked in ("nextn", "auto") else None
     why = "as asked"
-    if asked == "nextn" and config.spec.head is None:
+    if asked == "nextn" and head is None:
         why = "no head was given, so it is random: right text, hardly any accepted draft"
+    if asked == "auto":
+        who = "ngram, the head or nobody drafts" if head else "ngram or nobody drafts"
+        why = f"{who}, round by round, as measured times and accepted drafts say"
     ledger.settle("draft", asked, asked, why)
-    return asked
+    if asked in ("nextn", "auto"):
+        why = (
+            "as asked"
+            if config.spec.head
+            else "ships for this model"
+            if head
+            else "none ships for this model"
+        )
+        got = head or ("random" if asked == "nextn" else "none")
+        ledger.settle("head", config.spec.head, got, why)
+    return asked, head
 
 
 def _buckets(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[int, ...]:

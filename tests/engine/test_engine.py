@@ -13,7 +13,7 @@ from slipstream.engine.engine import Engine
 from slipstream.errors import PromptTooLongError, RequestTooLargeError, UsageError
 from slipstream.llm import LLM, complete, stream
 from slipstream.trace import Recorder
-from tests.engines import Fleet, answers, drain, greedy
+from tests.engines import Fleet, answers, drain, greedy, verify_always
 from tests.model.tiny import write_tiny_gguf
 from tests.speculative.oracle import OracleHead
 
@@ -223,7 +223,7 @@ class TestWhatIsUploaded:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A large batch full of drafts comes first, then one request, which samples and has none."""
-        monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
+        monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
         engine = tiny.engine(draft="ngram", buckets=(4,), max_requests=4)
         answers(engine, [tiny.prompts()[3]] * 4, greedy(12))
         assert engine.stats.drafted

@@ -50,6 +50,12 @@ def decision(resolved: EnginePlan, what: str) -> tuple[str, str, str]:
         (EngineConfig(), "draft", "ngram", "ngram", "as asked"),
         (spec("nextn"), "draft", "nextn", "nextn", "no head was given, so it is random"),
         (spec("nextn", 3, "head.safetensors"), "draft", "nextn", "nextn", "as asked"),
+        (spec("nextn", 3, "head.safetensors"), "head", "head.safetensors", "head.safetensors", "as asked"),
+        (spec("nextn"), "head", "default", "random", "none ships for this model"),
+        (spec("auto"), "head", "default", "none", "none ships for this model"),
+        (spec("auto"), "draft", "auto", "auto", "ngram or nobody drafts, round by round"),
+        (spec("auto", 3, "head.safetensors"), "draft", "auto", "auto", "ngram, the head or nobody drafts"),
+        (spec("auto", 5), "num_steps", "5", "5", "verifies 6 rows a request"),
         (EngineConfig(), "num_steps", "3", "3", "verifies 4 rows a request"),
         (spec("none", 5), "num_steps", "5", "0", "verifies 1 rows a request"),
         (EngineConfig(), "max_model_len", "default", "4096", "knows 8192 positions"),
@@ -160,5 +166,5 @@ def test_an_unknown_name_gets_the_nearest(config: EngineConfig, kind: str, neare
 
 
 def test_a_name_like_no_other_gets_the_list_only() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown drafter 'xyzzy'\. Possible: nextn, ngram, none\.$"):
+    with pytest.raises(UnknownNameError, match=r"unknown drafter 'xyzzy'\. Possible: auto, nextn, ngram, none\.$"):
         plan(spec("xyzzy"))

@@ -17,7 +17,7 @@ from slipstream.graph.runner import GraphRunner
 from slipstream.graph.stats import GraphStats
 from slipstream.speculative import phases
 from slipstream.trace import Recorder, Slice
-from tests.engines import Fleet, answers, greedy
+from tests.engines import Fleet, answers, greedy, verify_always
 
 
 class Small:
@@ -171,7 +171,7 @@ class TestAFailedCapture:
             return lambda key: (reading if key.width > 1 else plain)(key)
 
         monkeypatch.setattr("slipstream.engine.core.verify_phase", wide_reads)
-        monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
+        monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
         engine = tiny.engine(draft="ngram", buckets=(1,))
         prompt = tiny.prompts()[3]
         assert answers(engine, [prompt], greedy(16)) == [tiny.plain("f32", prompt, 16)]

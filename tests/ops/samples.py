@@ -134,6 +134,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "linear_int8pack": lambda: product(torch.randn(ROWS, INPUTS), *ops.Q8Matrix(*q8_codes()).weights),
     "linear_q4": lambda: product(whole_codes(), *ops.PackedQ4Matrix.pack(*q4_codes()).weights),
     "linear_q8": lambda: product(whole_codes(), *ops.PackedQ8Matrix.pack(*q8_codes()).weights),
+    "lookup": lambda: [(torch.tensor([5, 9, 40]), torch.tensor([2, 0, 2]))],
     "paged_attention": lambda: [
         (*attention(1), PAGE_SIZE),
         (*attention(), PAGE_SIZE),
@@ -163,6 +164,7 @@ UNCOVERED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "linear_q4": lambda: (whole_codes().T.contiguous().T, *SAMPLES["linear_q4"]()[0][1:]),
     "rms_norm": lambda: (torch.randn(ROWS, INPUTS), torch.randn(INPUTS), 1e-5, BF16),
     "rope_and_store": lambda: rope(BF16),
+    "lookup": lambda: (torch.arange(12)[::3], torch.tensor([2, 0])),
     "select_rows": lambda: (torch.randn(7, 5).T, torch.tensor([4, 0])),
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from slipstream import ops
 from slipstream.device.tape import active_tape
 from slipstream.engine.engine import Engine
 
@@ -30,6 +31,7 @@ class OracleHead:
         right_at: Callable[[int], bool] = lambda position: True,
     ) -> None:
         self.engine: Engine | None = None
+        self.draft_ids: torch.Tensor | None = None
         self.truth = truth
         self._vocab_size = vocab_size
         self._right_at = right_at
@@ -52,8 +54,12 @@ class OracleHead:
         guess_R = self._tokens_PT[first_page_R, positions_R + 2]
         return guess_R.unsqueeze(1).expand(-1, hidden_RH.shape[1]).float()
 
-    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(hidden_RH[:, 0].long(), self._vocab_size).float()
+    def candidates(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        token_R = hidden_RH[:, 0].long()
+        if self.draft_ids is None:
+            return token_R
+        nearest_R = torch.searchsorted(self.draft_ids, token_R).clamp_max(len(self.draft_ids) - 1)
+        return ops.lookup(self.draft_ids, nearest_R)
 
     def guess(self, prompt: list[int], position: int) -> int:
         """What it says stands at `position`."""

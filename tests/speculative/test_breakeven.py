@@ -1,4 +1,4 @@
-"""Drafts are verified where measured times say that they pay for their rows."""
+"""The round that gives the most tokens a second, by measured times and what drafts are likely to bring."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import pytest
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.modes import GraphMode
-from slipstream.speculative.breakeven import PhaseCosts, drafts_pay
+from slipstream.speculative.breakeven import CATCH_UP, Choice, Outlook, PhaseCosts, choose_round
 from tests.engines import Fleet, answers, greedy
 
 WIDE, PLAIN = BatchDescriptor("verify", 1, 4), BatchDescriptor("verify", 1, 1)
 DISPATCHER = Dispatcher(GraphMode.FULL, (1, 2, 4))
+NOBODY = Choice(1, head=False)
 
 
-def costs(wide_ns: int, plain_ns: int) -> PhaseCosts:
+def costs(verify: dict[int, int], bucket: int = 1, head: int = 0, catch_up: int = 0) -> PhaseCosts:
+    """Times of verify by width; of each head's forward; of a catch-up."""
     made = PhaseCosts()
-    made.observe(WIDE, wide_ns)
-    made.observe(PLAIN, plain_ns)
+    for width, time_ns in verify.items():
+        made.observe(BatchDescriptor("verify", bucket, width), time_ns)
+        made.observe(BatchDescriptor("draft", bucket, width - 1), head * (width - 2))
+        made.observe(BatchDescriptor("extend", bucket, width), head)
+    made.observe(CATCH_UP, catch_up)
     return made
+
+
+def chances(expected: float, num_steps: int = 3) -> list[float]:
+    return [expected / num_steps] * num_steps
 
 
 @pytest.mark.parametrize(
@@ -28,33 +37,88 @@ def costs(wide_ns: int, plain_ns: int) -> PhaseCosts:
 def test_a_lone_request_gains_where_its_tokens_outweigh_the_time(
     wide_ns: int, expected: float, pays: bool
 ) -> None:
-    assert drafts_pay(costs(wide_ns, 100), DISPATCHER, 1, 4, expected) == pays
+    outlooks = [Outlook(ngram=chances(expected))]
+    chosen = choose_round(costs({4: wide_ns, 1: 100}), DISPATCHER, outlooks, (4, 1), head=False)
+    assert chosen == (Choice(4, head=False) if pays else NOBODY)
 
 
-def test_all_requests_pay_for_one_requests_drafts() -> None:
+@pytest.mark.parametrize(("expected", "pays"), [(2.5, False), (3.5, True)])
+def test_all_requests_pay_for_one_requests_drafts(expected: float, pays: bool) -> None:
     """Times are those of the bucket that the batch runs in; one request's drafts have to repay them all."""
-    made = PhaseCosts()
-    made.observe(BatchDescriptor("verify", 4, 4), 200)
-    made.observe(BatchDescriptor("verify", 4, 1), 100)
-    assert not drafts_pay(made, DISPATCHER, 3, 4, 2.5)
-    assert drafts_pay(made, DISPATCHER, 3, 4, 3.5)
+    made = costs({4: 200, 1: 100}, bucket=4)
+    outlooks = [Outlook(ngram=chances(expected)), Outlook(), Outlook()]
+    assert (choose_round(made, DISPATCHER, outlooks, (4, 1), head=False) != NOBODY) == pays
+
+
+@pytest.mark.parametrize(
+    ("ngram", "width"),
+    [([0.9, 0.1, 0.0], 2), ([0.9, 0.8, 0.0], 3), ([0.9, 0.8, 0.7], 4), ([0.1, 0.0, 0.0], 1)],
+)
+def test_a_round_is_as_wide_as_its_drafts_are_likely_to_hold(ngram: list[float], width: int) -> None:
+    made = costs({4: 145, 3: 130, 2: 115, 1: 100})
+    assert choose_round(made, DISPATCHER, [Outlook(ngram)], (4, 3, 2, 1), head=False).width == width
+
+
+VERIFY = {4: 145, 3: 130, 2: 115, 1: 100}
+
+
+@pytest.mark.parametrize(
+    ("outlook", "head_ns", "chosen"),
+    [
+        (Outlook((), (0.5, 0.3, 0.2)), 8, Choice(3, head=True)),  # 1.8 in 146; 2.0 in 169
+        (Outlook((), (0.5, 0.3, 0.2)), 40, NOBODY),  # 1.5 in 155 at best
+        (Outlook((), (0.2, 0.05, 0.0)), 8, NOBODY),
+        (Outlook((0.9, 0.9, 0.8), (0.5, 0.3, 0.2)), 8, Choice(4, head=False)),  # ngram needs no forward
+        (Outlook((0.3, 0.2, 0.1), (0.8, 0.6, 0.5)), 8, Choice(4, head=True)),
+        (Outlook((), (0.4, 0.1, 0.0)), 8, Choice(2, head=True)),  # 1.4 in 123; 1.5 in 146
+        (Outlook((), (0.4, 0.1, 0.0), behind=True), 8, Choice(2, head=True)),
+    ],
+)
+def test_the_head_drafts_where_its_forwards_pay(outlook: Outlook, head_ns: int, chosen: Choice) -> None:
+    made = costs(VERIFY, head=head_ns, catch_up=20)
+    assert choose_round(made, DISPATCHER, [outlook], (4, 3, 2, 1), head=True) == chosen
+
+
+def test_a_head_that_is_far_behind_has_to_bring_more() -> None:
+    outlook = Outlook((), (0.4, 0.1, 0.0), behind=True)
+    made = costs(VERIFY, head=8, catch_up=80)
+    assert choose_round(made, DISPATCHER, [outlook], (4, 3, 2, 1), head=True) == NOBODY
+
+
+def test_without_a_head_its_chances_are_no_reason() -> None:
+    outlook = Outlook((), (0.9, 0.9, 0.9))
+    assert choose_round(costs(VERIFY), DISPATCHER, [outlook], (4, 3, 2, 1), head=False) == NOBODY
+
+
+def test_a_gain_within_the_noise_is_not_taken() -> None:
+    made = costs({2: 100, 1: 100})
+    assert choose_round(made, DISPATCHER, [Outlook([0.01])], (2, 1), head=False) == NOBODY
 
 
 def test_one_slow_run_hardly_counts() -> None:
-    made = costs(150, 100)
+    made = costs({4: 150, 1: 100})
     made.observe(WIDE, 150_000)
-    assert made.ratio(WIDE, PLAIN) < 1.6
+    assert made.time_ns(WIDE) < 160
 
 
 def test_a_lasting_change_is_learnt() -> None:
-    made = costs(150, 100)
+    made = costs({4: 150, 1: 100})
     for _ in range(200):
         made.observe(WIDE, 300)
-    assert made.ratio(WIDE, PLAIN) == pytest.approx(3, rel=0.01)
+    assert made.time_ns(WIDE) == pytest.approx(300, rel=0.01)
 
 
-def test_a_shape_that_never_ran_is_guessed() -> None:
-    assert 1 < PhaseCosts().ratio(WIDE, PLAIN) < 4
+def test_a_shape_that_never_ran_is_guessed_from_one_that_did() -> None:
+    made = PhaseCosts()
+    assert 1 < made.time_ns(WIDE) / made.time_ns(PLAIN) < 4
+    made.observe(WIDE, 3000)
+    assert 1000 < made.time_ns(PLAIN) < 3000
+    made.observe(PLAIN, 1000)
+    assert 1000 < made.time_ns(BatchDescriptor("verify", 1, 2)) < 3000
+    assert (
+        0 < made.time_ns(BatchDescriptor("draft", 1, 2)) < made.time_ns(BatchDescriptor("draft", 1, 3)) < 1000
+    )
+    assert made.time_ns(BatchDescriptor("draft", 1, 1)) == 0
 
 
 def test_captures_give_the_first_times(tiny: Fleet) -> None:
@@ -64,10 +128,10 @@ def test_captures_give_the_first_times(tiny: Fleet) -> None:
     }
 
 
-@pytest.mark.parametrize(("ratio", "width"), [(100.0, 1), (0.1, 4)])
-def test_the_engine_asks_it(tiny: Fleet, monkeypatch: pytest.MonkeyPatch, ratio: float, width: int) -> None:
+@pytest.mark.parametrize(("dear", "width"), [(4, 1), (1, 4)])
+def test_the_engine_asks_it(tiny: Fleet, monkeypatch: pytest.MonkeyPatch, dear: int, width: int) -> None:
     """A text full of repeats: verified wide where that is cheap, not once where it is dear."""
-    monkeypatch.setattr(PhaseCosts, "ratio", lambda *_: ratio)
+    monkeypatch.setattr(PhaseCosts, "time_ns", lambda self, key: 100.0 if key.width == dear else 1.0)
     engine = tiny.engine(draft="ngram", num_steps=3)
     prompt = tiny.prompts()[3]
     assert answers(engine, [prompt], greedy(24)) == [tiny.plain("f32", prompt, 24)]

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slipstream.bench.workloads import decode_prompts
 from slipstream.config import SamplingParams
 from slipstream.engine.engine import Engine
 from slipstream.llm import chat_ids
-from tests.engines import Fleet, answers, drain, greedy
+from slipstream.model.nextn_build import random_weights
+from slipstream.model.nextn_file import save_head
+from slipstream.speculative.breakeven import Choice
+from tests.engines import Fleet, answers, drain, greedy, verify_always
 from tests.speculative.oracle import OracleHead
 
 TOKENS = 24
@@ -24,7 +30,7 @@ DRAFTS = [("none", 3)] + [(draft, steps) for draft in ("ngram", "nextn") for ste
 @pytest.fixture
 def always_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify every ngram draft: whether it pays is a matter of measured times, which no test can foresee."""
-    monkeypatch.setattr("slipstream.engine.engine.drafts_pay", lambda *_: True)
+    monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
 
 
 def assert_plain(
@@ -105,8 +111,12 @@ class TestTheSameTextAsPlain:
     ) -> None:
         """Wide and plain rounds follow each other on the same state."""
         verdicts = iter(range(100_000))
-        decide = lambda *_: pays != "never" and next(verdicts) % 2 == 0  # noqa: E731
-        monkeypatch.setattr("slipstream.engine.engine.drafts_pay", decide)
+
+        def decide(*args: Any, **options: Any) -> Choice:
+            pay = pays != "never" and next(verdicts) % 2 == 0
+            return verify_always(*args, **options) if pay else Choice(1, head=False)
+
+        monkeypatch.setattr("slipstream.engine.drafting.choose_round", decide)
         engine = tiny.engine(draft="ngram")
         assert_plain(tiny, "f32", engine)
         widths = {width for _, _, width in engine.stats.graphs.phases}
@@ -248,6 +258,39 @@ class TestHeads:
         assert engine.stats.request_rounds == len(advanced)
         assert engine.stats.advanced == sum(advanced)
         assert engine.stats.acceptance_by_position == [a / d for a, d in zip(accepted, drafted, strict=True)]
+
+    @pytest.mark.parametrize("graph", ["full", "none"])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_a_head_of_some_tokens_is_right_where_the_text_is_of_these(
+        self, tiny: Fleet, dtype: str, graph: str
+    ) -> None:
+        """An oracle with a draft vocabulary: another token's draft is the next one that it has, which is wrong."""
+        draft_ids = torch.arange(0, tiny.loaded().target.config.vocab_size, 2)
+        engine, head = self.oracle_engine(tiny, lambda _: True, dtype=dtype, graph=graph)
+        head.draft_ids = draft_ids
+        engine = tiny.engine_with_head(head, dtype=dtype, graph=graph)
+        head.engine = engine
+        assert_plain(tiny, dtype, engine)
+        first, second, third = engine.stats.acceptance_by_position
+        assert 0 < third <= second <= first < 1
+
+    @pytest.mark.parametrize("graph", ["full", "none"])
+    @pytest.mark.parametrize("kernels", ["auto", "torch"])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_a_head_file_with_a_draft_vocabulary(
+        self, tiny: Fleet, tmp_path: Path, dtype: str, kernels: str, graph: str
+    ) -> None:
+        config = tiny.loaded().target.config
+        weights = replace(random_weights(config, 1), draft_ids=torch.arange(5, config.vocab_size, 7))
+        save_head(weights, tmp_path / "head.safetensors")
+        head = str(tmp_path / "head.safetensors")
+        engine = tiny.engine(
+            dtype=dtype, draft="nextn", head=head, graph=graph, kernels=kernels, check=True, buckets=(1, 8)
+        )
+        assert_plain(tiny, dtype, engine, kernels=kernels)
+        assert engine.stats.drafted[0] == engine.stats.request_rounds
+        candidates = engine._state.candidate_M
+        assert (candidates[candidates > 0] % 7 == 5).all()
 
     def test_an_oracle_survives_preemption(self, tiny: Fleet) -> None:
         """Candidate and hidden row are made again by the prefill that follows."""

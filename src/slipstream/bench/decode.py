@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
+from slipstream.bench.advice import advice_text, advise, best_num_steps
 from slipstream.bench.bandwidth import forward_bytes, read_gb_s
 from slipstream.bench.breakdown import PhaseClock, breakdown_table, reading, round_breakdown
 from slipstream.bench.workloads import Prompt, decode_prompts
@@ -138,7 +139,12 @@ def run_decode(bench: DecodeBench, progress: Callable[[str], None] = lambda text
         for measured in series.values():
             measured.end()
     # Others may have used the machine at one of the two moments.
-    return _record(bench, loaded, plan, series, max(bandwidth, read_gb_s(plan.threads)))
+    record = _record(bench, loaded, plan, series, max(bandwidth, read_gb_s(plan.threads)))
+    progress("measuring every width")
+    first = [chat_ids(loaded.tokenizer, prompt.user) for prompt in groups[0]]
+    record["by_num_steps"] = advise(loaded, series["spec"].engine, first)
+    record["best_num_steps"] = best_num_steps(record["by_num_steps"])
+    return record
 
 
 def _engines(
@@ -181,6 +187,7 @@ def _record(
         "speedup": _speedup(spec.tok_s, plain.tok_s),
         "mean_advanced": stats.mean_advanced,
         "acceptance_by_position": stats.acceptance_by_position,
+        "rounds_by_kind": dict(stats.kinds),
         "greedy_equal": all(measured.answers == plain.answers for measured in series.values()),
         **_routes(plain, spec),
         "host_share": stats.host_share,
@@ -266,4 +273,11 @@ def decode_details(record: dict[str, Any]) -> list[Table | str]:
     bandwidth = record["read_gb_s"]
     heads = f"this machine reads {bandwidth:.1f} GB/s (threads: {record['threads']})"
     lines = [f"{kind}: {reading(data, bandwidth)}" for kind, data in record["rounds"].items()]
-    return [breakdown_table(record["rounds"]), heads, *lines]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in record["rounds_by_kind"].items())
+    lines.append(f"spec rounds: {kinds}")
+    return [
+        breakdown_table(record["rounds"]),
+        heads,
+        *lines,
+        advice_text(record["by_num_steps"], record["batch"]),
+    ]

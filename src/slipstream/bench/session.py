@@ -101,6 +101,7 @@ class RunReport:
             "draft": self.plan.draft,
             "mean_advanced": stats.mean_advanced,
             "acceptance_by_position": stats.acceptance_by_position,
+            "rounds_by_kind": dict(stats.kinds),
             "host_share": stats.host_share,
             "phases": phase_rows(stats),
             "kernel_ms": kernel_ms(self.kernel_ns),
@@ -126,7 +127,9 @@ class RunReport:
             line += f" on this machine now; {speed(stats) / plain_speed:.2f} times as fast; {same}"
         out.print(line)
         if self.plan.draft != "none":
+            kinds = ", ".join(f"{count} {kind}" for kind, count in stats.kinds.items())
             out.print(f"mean advanced {stats.mean_advanced:.2f}; acceptance by position  {acceptance(stats)}")
+            out.print(f"rounds: {kinds}")
         out.print(round_table(stats))
         if self.kernel_ns:
             out.print(f"inside the replays: {kernel_shares(self.kernel_ns)}")

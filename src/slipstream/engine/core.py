@@ -8,6 +8,7 @@ import torch
 
 from slipstream import ops
 from slipstream.device.api import Device, Stream
+from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.runner import GraphRunner, PhaseFunction
@@ -73,14 +74,12 @@ def build_core(
     buffers.upload()
 
     phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers)}
-    widths: dict[str, tuple[int, ...]] = {"verify": (plan.width,)}
+    widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers)
-        widths["extend"] = (plan.width,)
-        phases["draft"] = draft_phase(head, draft_cache, buffers, plan.num_steps)
-        widths["draft"] = (1,)
-    elif plan.draft == "ngram":
-        widths["verify"] = (plan.width, 1)  # a round without drafts is plain decoding
+        widths["extend"] = tuple(width for width in widths["verify"] if width > 1)
+        phases["draft"] = draft_phase(head, draft_cache, buffers)
+        widths["draft"] = tuple(width - 1 for width in widths["extend"])
 
     costs = PhaseCosts()
     dispatcher = Dispatcher(plan.graph_mode, plan.buckets)
@@ -96,7 +95,7 @@ def build_core(
         runner=runner,
         buffers=buffers,
         recorder=recorder,
-        draft_plan=draft_plan_for(plan.num_steps) if head is not None else None,
+        draft_plans={steps: draft_plan_for(steps) for steps in widths.get("draft", ())},
         page_size=plan.page_size,
     )
     return EngineCore(

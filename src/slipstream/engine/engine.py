@@ -13,14 +13,15 @@ import torch
 
 from slipstream.config import SamplingParams
 from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk, use_kernels
+from slipstream.engine.drafting import Drafting, Drafts
 from slipstream.engine.request import Phase, Request, TextStream
 from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
 from slipstream.plan import check_sampling
-from slipstream.speculative.breakeven import drafts_pay
-from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
-from slipstream.speculative.round import Batch, run_round
+from slipstream.speculative.breakeven import CATCH_UP
+from slipstream.speculative.lag import LIMIT, HeadLag
+from slipstream.speculative.round import Batch, RoundResult, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
 
@@ -31,6 +32,15 @@ PREFILL_REASON = "prefill is not captured"
 #: float32 [R, H] before the final norm, stand at consecutive positions whose tokens are settled, and are only good
 #: until it returns. After a preemption positions come again, with the same rows.
 HiddenObserver = Callable[[int, int, torch.Tensor], None]
+
+#: Why a catch-up does: so do its.
+CATCH_UP_REASON = "a catch-up is not captured"
+
+#: Of the rows that a head catches up with, this many are held against the text, to know what its drafts are worth
+#: without trying them: the LM head is most of a row's cost.
+SCORED_ROWS = 8
+
+_CATCH_UP_ARGS: dict[str, int | float | str] = {"route": "eager", "reason": CATCH_UP_REASON, "requests": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,12 @@ class Engine:
         self._kernels_before = core.runner.kernel_ns()
         self._next_id = 0
         self._requests: dict[int, Request] = {}
-        self._drafters: dict[int, NgramDrafter] = {}
+        self._drafting = Drafting(plan, core.runner.dispatcher, core.costs, head=core.head is not None)
+        # Only where rounds may do without the head does it fall behind.
+        self._lag: HeadLag | None = None
+        if core.head is not None and plan.draft == "auto":
+            hidden_size = core.target.config.hidden_size
+            self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
         self._generators: dict[int, torch.Generator] = {}
 
     def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
@@ -101,9 +116,8 @@ class Engine:
         self._requests[request.request_id] = request
         if sampling.temperature > 0:
             self._generators[request.request_id] = request_generator(self.core.plan.seed, request.request_id)
-        elif self.core.plan.draft == "ngram":
-            drafter = self._drafters[request.request_id] = NgramDrafter()
-            drafter.extend(ids)
+        else:
+            self._drafting.join(request)
         self.scheduler.add(request)
         return request.request_id
 
@@ -204,6 +218,8 @@ class Engine:
             lengths_M=torch.tensor([request.committed], device=place),
             bonus_M=torch.tensor([token], device=place),
         )
+        if self._lag is not None:
+            self._lag.clear(request.slot)
 
     @torch.inference_mode()
     def _prefill_head(
@@ -218,61 +234,89 @@ class Engine:
         head_RH = core.head.forward(torch.tensor(next_ids, device=place), hidden_RH, *rows, core.draft_cache)
         if request.phase is Phase.DECODE:
             last_BH = head_RH[-1:]
-            candidate_B = core.head.logits(last_BH).argmax(-1)
+            candidate_B = core.head.candidates(last_BH)
             slot_B = torch.tensor([request.slot], device=place)
             self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
 
     def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
         core, recorder = self.core, self.core.recorder
         with recorder.slice(names.HOST, names.SCHEDULE):
-            proposals = self._propose(requests)
-            drafting = core.head is not None or any(proposal.drafts for proposal in proposals)
-            width = core.plan.width if drafting else 1
-            self._fill(requests, proposals)
-            batch = Batch(len(requests), width, self._chooser(requests, width))
+            drafts = self._drafting.choose(requests, [self._behind(request) > 0 for request in requests])
+        self._catch_up(requests, drafts)
+        with recorder.slice(names.HOST, names.SCHEDULE):
+            self._fill(requests, drafts)
+            chooser = self._chooser(requests, drafts.width)
+            batch = Batch(len(requests), drafts.width, drafts.head, drafts.mixed, chooser)
         result = run_round(core.round_parts, self._state, batch)
         self._state = result.state
         settled = result.settle()
         if self.observer is not None:
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                rows_RH = result.hidden_RH[row * width : row * width + len(tokens)]
+                rows_RH = result.hidden_RH[row * drafts.width : row * drafts.width + len(tokens)]
                 self.observer(request.request_id, request.committed, rows_RH)
+        if not drafts.head:
+            self._leave_behind(requests, drafts.width, settled, result)
         with recorder.slice(names.HOST, names.PUBLISH):
+            self._drafting.learn(requests, drafts, settled)
             outputs = []
-            for request, proposal, tokens in zip(requests, proposals, settled, strict=True):
-                drafter = self._drafters.get(request.request_id)
-                if drafter is not None and proposal.drafts:
-                    drafter.learn(len(tokens) - 1)
+            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 sampled = request.request_id in self._generators
-                drafted = len(proposal.drafts) if core.head is None else width - 1
-                self.stats.count_request(0 if sampled else drafted, len(tokens))
+                self.stats.count_request(0 if sampled else drafts.count(row), len(tokens))
                 self.scheduler.commit(request, len(tokens))
                 outputs.append(self._publish(request, tokens))
         self.stats.rounds += 1
+        self.stats.kinds[drafts.kind] += 1
         self.stats.round_tokens += sum(len(output.token_ids) for output in outputs)
         self.stats.round_ns += time.perf_counter_ns() - started
         return outputs
 
-    def _propose(self, requests: list[Request]) -> list[Proposal]:
-        """Return each request's drafts, or none for all of them where they would not pay for their rows."""
-        core = self.core
-        proposals = []
-        for request in requests:
-            drafter = self._drafters.get(request.request_id)
-            left = request.sampling.max_tokens - len(request.output_ids)
-            wanted = min(core.plan.num_steps, left - 1)
-            proposals.append(drafter.propose(wanted) if drafter and wanted > 0 else NOTHING)
-        expected = sum(proposal.expected for proposal in proposals)
-        if not expected or drafts_pay(
-            core.costs, core.runner.dispatcher, len(requests), core.plan.width, expected
-        ):
-            return proposals
-        for request, proposal in zip(requests, proposals, strict=True):
-            if proposal.drafts:
-                self._drafters[request.request_id].pass_over()
-        return [NOTHING] * len(requests)
+    def _behind(self, request: Request) -> int:
+        """Return how many positions the head of a request has not seen."""
+        return self._lag.count(request.slot) if self._lag is not None else 0
 
-    def _fill(self, requests: list[Request], proposals: list[Proposal]) -> None:
+    def _leave_behind(
+        self, requests: list[Request], width: int, settled: list[list[int]], result: RoundResult
+    ) -> None:
+        """Keep what the head would have read in a round that did without it."""
+        if self._lag is not None:
+            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
+                self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
+
+    def _catch_up(self, requests: list[Request], drafts: Drafts) -> None:
+        """Bring heads up to date: where the head drafts all that lag, else those whose room may be filled."""
+        room = 0 if drafts.head else LIMIT - drafts.width
+        for request in requests:
+            if self._behind(request) > room:
+                started = time.perf_counter_ns()
+                with self.core.main:
+                    self._catch_up_one(request)
+                time_ns = time.perf_counter_ns() - started
+                self.core.costs.observe(CATCH_UP, time_ns)
+                self.stats.catch_ups += 1
+                self.stats.catch_up_ns += time_ns
+                self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
+
+    @torch.inference_mode()
+    def _catch_up_one(self, request: Request) -> None:
+        """Give the head the rows it lags; what it would have drafted there is held against the text."""
+        core, lag = self.core, self._lag
+        if core.head is None or core.draft_cache is None or lag is None or request.pages is None:
+            return
+        place, count = core.device.torch_device, lag.count(request.slot)
+        start, next_ids = request.committed - count, request.all_ids[-count:]
+        rows = chunk_rows(core, count, start, request.pages.pages)
+        ids_R = torch.tensor(next_ids, device=place)
+        head_RH = core.head.forward(ids_R, lag.rows(request.slot), *rows, core.draft_cache)
+        lag.clear(request.slot)
+        # The last row's candidate is what the head drafts next; those before it are compared.
+        guesses = core.head.candidates(head_RH[-SCORED_ROWS - 1 :])
+        known = next_ids[count - len(guesses) + 1 :]
+        for guess, token in zip(guesses[:-1].tolist(), known, strict=True):
+            self._drafting.learn_head(request.request_id, 1, int(guess == token))
+        slot_B = torch.tensor([request.slot], device=place)
+        self._state = self._state.put(slot_B, candidate_M=guesses[-1:], hidden_MH=head_RH[-1:])
+
+    def _fill(self, requests: list[Request], drafts: Drafts) -> None:
         """Write the host mirrors: real rows, then padding that names no request."""
         host, stale = self._mirrors, slice(0, self._filled_rows)
         for name, padding in (
@@ -280,14 +324,17 @@ class Engine:
             ("pages", 0),
             ("drafts", -1),
             ("greedy", 0),
+            ("from_host", 0),
         ):
             host[name][stale] = padding
         self._filled_rows = len(requests)
-        for row, (request, proposal) in enumerate(zip(requests, proposals, strict=True)):
+        for row, request in enumerate(requests):
+            by_host = drafts.by_host[row]
             pages = request.pages.pages if request.pages else []
             host["slots"][row] = request.slot
             host["pages"][row, : len(pages)] = pages
-            host["drafts"][row, : len(proposal.drafts)] = proposal.drafts
+            host["drafts"][row, : len(by_host)] = by_host
+            host["from_host"][row] = bool(by_host)
             host["greedy"][row] = request.request_id not in self._generators
 
     def _chooser(
@@ -309,9 +356,7 @@ class Engine:
 
     def _publish(self, request: Request, tokens: list[int]) -> StepOutput:
         taken, text = request.take(tokens, self._eos_ids, self.core.plan.max_model_len)
-        drafter = self._drafters.get(request.request_id)
-        if drafter is not None:
-            drafter.extend(taken)
+        self._drafting.extend(request.request_id, taken)
         if request.finish_reason is not None:
             self._forget(request)
         return StepOutput(request.request_id, taken, text, request.finish_reason)
@@ -319,5 +364,6 @@ class Engine:
     def _forget(self, request: Request) -> None:
         self.scheduler.release(request)
         self.stats.preemptions += request.preemptions
-        for table in (self._requests, self._drafters, self._generators):
+        self._drafting.leave(request.request_id)
+        for table in (self._requests, self._generators):
             table.pop(request.request_id, None)

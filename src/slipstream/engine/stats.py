@@ -22,6 +22,9 @@ class EngineStats:
         drafted, accepted: by position (from 0), how often a draft was verified, and held.
         advanced: tokens advanced a request and round, cut at a request's end or not.
         preemptions: requests that lost their pages and started again.
+        catch_ups, catch_up_ns: how often a head was brought up to date with a request, and the time of that, which
+            is part of the rounds'.
+        kinds: rounds by who drafted: "plain", "ngram", "head" or "mixed".
     """
 
     graphs: GraphStats
@@ -33,6 +36,9 @@ class EngineStats:
     request_rounds: int = 0
     advanced: int = 0
     preemptions: int = 0
+    catch_ups: int = 0
+    catch_up_ns: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
     drafted: Counter[int] = field(default_factory=Counter)
     accepted: Counter[int] = field(default_factory=Counter)
 

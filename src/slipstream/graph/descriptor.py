@@ -11,7 +11,7 @@ class BatchDescriptor(NamedTuple):
     Attributes:
         phase: "draft", "verify" or "extend"; plain decoding is a verify of width 1.
         num_reqs: request slots of the graph, its bucket.
-        width: rows a request.
+        width: rows a request; of a draft, which forwards one row after the other, drafts a request.
     """
 
     phase: str

@@ -101,6 +101,12 @@ def _vocabulary(raw: RawTensor, dtype: str, device: torch.device) -> ops.Matrix:
     return _matrix([raw], dtype, device)
 
 
+def matrix_in(weight: np.ndarray, dtype: str, device: torch.device) -> ops.Matrix:
+    """Return float32 weights [O, I] as a matrix of "f32", "bf16", "q4" or "q8", rounded to what that holds."""
+    raw = RawTensor("weights", "F32", weight.shape, weight)
+    return _vocabulary(raw, "q4", device) if dtype == "q8" else _matrix([raw], dtype, device)
+
+
 def _check_blocks(raw: RawTensor) -> None:
     if raw.shape[1] % ops.BLOCK:
         raise UnsupportedModelError(

@@ -1,11 +1,13 @@
 """The NextN head (EAGLE, multi-token prediction): one decoder layer that guesses the token after the next.
 
     embedding of token t+1 ── enorm ─┐
-                                     ├─ concat ─ eh_proj ─ decoder layer ─ output norm ─ LM head (shared)
+                                     ├─ concat ─ eh_proj ─ decoder layer ─ output norm ─ LM head
     hidden state at t ────── hnorm ──┘                        │
                                                               └─ hidden state for the head's next step
 
-DeepSeek-V3 technical report, section 2.2, for the layout; the tensors' names are GGUF's.
+DeepSeek-V3 technical report, section 2.2, for the layout; the tensors' names are GGUF's. The LM head is the
+target's, or some of its rows: a draft vocabulary of the tokens that are frequent, since of a small model's draft
+step the LM head is the most (Zhao et al., "FR-Spec", 2025).
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ from slipstream.model.llama import Llama, forward_rows
 class NextnHead:
     """A draft head on a target model, which lends it embedding, LM head and rotary table.
 
+    N is the size of the draft vocabulary, V where that is the whole one.
+
     Attributes:
         target: the model that it drafts for.
         enorm, hnorm: float32 [H], norms of embedding and hidden state.
         eh_proj: [H, 2 H].
         layer: one decoder layer of the target's kind.
-        output_norm: float32 [H], before the shared LM head.
+        output_norm: float32 [H], before the LM head.
+        output: [N, H], the LM head: the target's own matrix, or its rows `draft_ids`.
+        draft_ids: int64 [N], the target's token of each draft token, ascending; None where all are drafted.
     """
 
     target: Llama
@@ -38,6 +44,8 @@ class NextnHead:
     eh_proj: ops.Matrix
     layer: DecoderLayer
     output_norm: torch.Tensor
+    output: ops.Matrix
+    draft_ids: torch.Tensor | None = None
 
     def forward(
         self,
@@ -70,34 +78,19 @@ class NextnHead:
             return self.layer.forward(residual_RH, rows, cache.layers[0])
 
     def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """Return draft logits of the head's hidden rows, float32 [R, V]."""
+        """Return draft logits of the head's hidden rows, float32 [R, N]."""
         with ops.node_group("LM head"):
             normed = ops.rms_norm(hidden_RH, self.output_norm, self.target.config.rms_eps, torch.float32)
-            return ops.logits(normed, self.target.output)
+            return ops.logits(normed, self.output)
 
+    def candidates(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """Return the target's token that the head guesses behind each of its hidden rows, int64 [R]."""
+        best_R = ops.argmax(self.logits(hidden_RH))
+        return best_R if self.draft_ids is None else ops.lookup(self.draft_ids, best_R)
 
-def random_head(target: Llama, seed: int) -> NextnHead:
-    """Return an untrained head: right in shape, wrong in nearly every guess."""
-    config = target.config
-    generator = torch.Generator().manual_seed(seed)
-    hidden, inner = config.hidden_size, config.intermediate_size
-    qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-
-    def dense(rows: int, columns: int) -> ops.DenseMatrix:
-        weight = torch.randn(rows, columns, generator=generator) * columns**-0.5
-        return ops.DenseMatrix(weight.to(target.rope.device))
-
-    def ones() -> torch.Tensor:
-        return torch.ones(hidden, device=target.rope.device)
-
-    layer = DecoderLayer(
-        config=config,
-        attn_norm=ones(),
-        attn_qkv=dense(qkv, hidden),
-        qkv_bias=None,
-        attn_output=dense(hidden, config.num_heads * config.head_dim),
-        ffn_norm=ones(),
-        ffn_gate_up=dense(2 * inner, hidden),
-        ffn_down=dense(hidden, inner),
-    )
-    return NextnHead(target, ones(), ones(), dense(hidden, 2 * hidden), layer, ones())
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its own matrices: without the target's LM head, with rows taken from it."""
+        layer = self.layer
+        own = [self.eh_proj, layer.attn_qkv, layer.attn_output, layer.ffn_gate_up, layer.ffn_down]
+        return sum(m.nbytes for m in own) + (0 if self.draft_ids is None else self.output.nbytes)

@@ -21,8 +21,8 @@ def target_hash(checkpoint: Checkpoint) -> str:
         digest.update(f"{name} {raw.type} {raw.shape};".encode())
         stored = np.ascontiguousarray(raw.data).view(np.uint8).reshape(-1)
         if stored.size <= _RUNS * _RUN_BYTES:
-            digest.update(stored)
+            digest.update(stored.tobytes())
             continue
         for start in np.linspace(0, stored.size - _RUN_BYTES, _RUNS, dtype=np.int64):
-            digest.update(stored[start : start + _RUN_BYTES])
+            digest.update(stored[start : start + _RUN_BYTES].tobytes())
     return digest.hexdigest()

@@ -33,7 +33,7 @@ from slipstream.ops.rows import (
     to_float,
 )
 from slipstream.ops.torch_packed import Q4Matrix, Q8Matrix
-from slipstream.ops.vocabulary import argmax, logits
+from slipstream.ops.vocabulary import argmax, logits, lookup
 
 __all__ = [
     "BLOCK",
@@ -53,6 +53,7 @@ __all__ = [
     "kv_index",
     "linear",
     "logits",
+    "lookup",
     "node_group",
     "paged_attention",
     "plan_rows",

@@ -58,6 +58,10 @@ class Matrix:
             f"a {type(self).__name__} is only multiplied; the vocabulary's matrix is Q8 or dense"
         )
 
+    def take(self, ids_N: torch.Tensor) -> Matrix:
+        """Return a matrix of the rows `ids_N` (int64 [N]) alone, in the same format and with the same values."""
+        raise NotImplementedError(f"rows of a {type(self).__name__} are not taken; only a vocabulary's are")
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the matrix holds."""
@@ -157,3 +161,6 @@ class DenseMatrix(Matrix):
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         return embed_dense(self.weight, ids)
+
+    def take(self, ids_N: torch.Tensor) -> DenseMatrix:
+        return DenseMatrix(self.weight[ids_N])

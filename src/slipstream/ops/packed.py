@@ -128,6 +128,12 @@ class PackedQ8Matrix(PackedMatrix):
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         return embed_q8(self.tiles, self.num_out, ids)
 
+    def take(self, ids_N: torch.Tensor) -> PackedQ8Matrix:
+        # In parts: a row is cut out of its whole tile.
+        parts = [_q8_rows(self.tiles, part) for part in ids_N.split(1024)]
+        codes, scale = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+        return PackedQ8Matrix.pack(codes, scale)
+
 
 def _tiled(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return codes as [tiles, 16, blocks, 32], missing outputs as zeros."""
@@ -191,3 +197,12 @@ def _in_8_bits(x_RI: torch.Tensor) -> torch.Tensor:
     top = blocks.abs().amax(-1, keepdim=True)
     codes = torch.where(top > 0, blocks * (127 / top), torch.zeros_like(blocks)).round()
     return (codes * top / 127).reshape(x_RI.shape)
+
+
+def _q8_rows(tiles: torch.Tensor, ids_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes int8 [N, num_in] and scales float32 [N, num_in / 32] of some rows of Q8 tiles."""
+    whole, lanes = tiles[ids_N // TILE], ids_N % TILE
+    each = torch.arange(ids_N.shape[0])
+    codes = _by_output(whole[..., :_Q8_CODES])[each, lanes].view(torch.int8)
+    scale = _by_output_halves(whole[..., _Q8_CODES:])[each, lanes].squeeze(-1)
+    return codes.reshape(ids_N.shape[0], -1), scale

@@ -116,6 +116,9 @@ class Q8Matrix(Matrix):
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         return embed_blocks(self.codes, self.block_scale, ids)
 
+    def take(self, ids_N: torch.Tensor) -> Q8Matrix:
+        return Q8Matrix(self.codes[ids_N].numpy(), self.block_scale[ids_N].numpy())
+
     @property
     def nbytes(self) -> int:
         return super().nbytes + self.codes.nbytes + self.block_scale.nbytes

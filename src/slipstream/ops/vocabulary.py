@@ -51,3 +51,13 @@ def argmax(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
         out_R = torch.empty(logits_RV.shape[0], dtype=torch.int64)
         return native.fill(out_R, node(Kernel.ARGMAX, (logits_RV, out_R), logits_RV.shape))
     return logits_RV.argmax(-1)
+
+
+@native_op
+def lookup(native: Native, table_N: torch.Tensor, ids_R: torch.Tensor) -> torch.Tensor:
+    """Return `table_N[ids_R]`, int64 [R]: ids of a reduced vocabulary as those of the whole one."""
+    if table_N.dim() == 1 and ids_R.dim() == 1 and native.reads(torch.int64, table_N, ids_R):
+        out_R = torch.empty_like(ids_R)
+        sizes = (ids_R.shape[0], table_N.element_size(), table_N.shape[0])
+        return native.fill(out_R, node(Kernel.GATHER, (table_N, ids_R, out_R), sizes))
+    return table_N.index_select(0, ids_R)

@@ -3,8 +3,9 @@
 Host only, no torch. It accepts drafts today, without training, wherever a text repeats itself or its prompt.
 
 A wrong draft is not free: a verify round of 4 rows takes longer than a plain one of 1. So the drafter keeps count
-of what its matches of each length were worth in this text, and a proposal says how many of its drafts are likely
-to hold; whether that pays for the rows is decided by measured times (`speculative.breakeven`).
+of what its matches of each length were worth in this text, and a proposal says how likely its drafts are to hold;
+whether that pays for the rows is decided by measured times (`speculative.breakeven`). Drafts that were not
+verified teach as much as those that were: the text goes on, and shows what they would have brought.
 
 Saxena, "Prompt Lookup Decoding", 2023.
 """
@@ -13,20 +14,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Lengths of a match, longest first: longer ones are rarer and right more often.
-_MATCH_LENGTHS = (5, 4, 3, 2)
+from slipstream.speculative.survival import Survival
 
-#: What a match is believed to bring before anything was seen, and how many rounds that belief weighs.
-_PRIOR_ACCEPTED = {5: 1.8, 4: 1.5, 3: 1.2, 2: 0.7}
-_PRIOR_ROUNDS = 2.0
+#: By length of a match, longest first (longer ones are rarer and right more often): the chance that the first
+#: draft holds, and that a later one does behind one that held, before anything was seen.
+_PRIOR = {5: (0.75, 0.8), 4: (0.68, 0.75), 3: (0.58, 0.7), 2: (0.4, 0.6)}
+
+#: How many outcomes that belief is worth.
+_PRIOR_WEIGHT = 2.0
 
 #: How much of the past each new outcome keeps: texts change from copying to writing and back.
 _MEMORY = 0.9
-
-
-#: How far a match length that is passed over drifts back to its prior each time: after some 50 such rounds it is
-#: tried again, because the text may have changed.
-_FORGIVE = 0.015
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +33,32 @@ class Proposal:
 
     Attributes:
         drafts: tokens in order, or none.
-        expected: how many of them are likely to hold.
+        chances: how likely the first of them is to hold, the first two, and so on.
     """
 
     drafts: list[int]
-    expected: float
-
-
-NOTHING = Proposal([], 0.0)
-
-
-@dataclass(slots=True)
-class _Worth:
-    """Decayed sums of what a match length brought."""
-
-    accepted: float
-    rounds: float = _PRIOR_ROUNDS
+    chances: list[float]
 
     @property
-    def mean(self) -> float:
-        return self.accepted / self.rounds
+    def expected(self) -> float:
+        """How many of the drafts are likely to hold."""
+        return sum(self.chances)
 
 
-def _priors() -> dict[int, _Worth]:
-    return {length: _Worth(_PRIOR_ACCEPTED[length] * _PRIOR_ROUNDS) for length in _MATCH_LENGTHS}
+NOTHING = Proposal([], [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Drafts whose worth is not known yet: a match of `length`, proposed where the text had `start` tokens."""
+
+    start: int
+    length: int
+    drafts: list[int]
+
+
+def _worth() -> dict[int, Survival]:
+    return {length: Survival(prior, _PRIOR_WEIGHT, _MEMORY) for length, prior in _PRIOR.items()}
 
 
 @dataclass(slots=True)
@@ -67,27 +67,29 @@ class NgramDrafter:
 
     _tokens: list[int] = field(default_factory=list)
     _follows: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _worth: dict[int, _Worth] = field(default_factory=_priors)
-    _proposed: int = 0  # match length of the last proposal
+    _worth: dict[int, Survival] = field(default_factory=_worth)
+    _open: list[_Open] = field(default_factory=list)
 
     def extend(self, tokens: list[int]) -> None:
-        """Take in tokens that are now part of the text."""
+        """Take in tokens that are now part of the text, and learn from them what earlier drafts were worth."""
         for token in tokens:
             self._tokens.append(token)
             end = len(self._tokens) - 1
             # What precedes `end` is now followed by it. The newest occurrence wins.
-            for length in _MATCH_LENGTHS:
+            for length in _PRIOR:
                 if end >= length:
                     self._follows[tuple(self._tokens[end - length : end])] = end
+        if self._open:
+            self._open = [draft for draft in self._open if not self._settle(draft)]
 
     def propose(self, num_steps: int) -> Proposal:
-        """Return `num_steps` drafts and what they are likely to bring; no drafts where nothing matches."""
-        self._proposed = 0
-        for length in _MATCH_LENGTHS:
+        """Return `num_steps` drafts and how likely they are to hold; no drafts where nothing matches."""
+        for length in _PRIOR:
             start = self._follows.get(tuple(self._tokens[-length:])) if len(self._tokens) > length else None
             if start is not None:
-                self._proposed = length
-                return Proposal(self._continue(start, num_steps), self._worth[length].mean)
+                drafts = self._continue(start, num_steps)
+                self._open.append(_Open(len(self._tokens), length, drafts))
+                return Proposal(drafts, self._worth[length].chances(num_steps))
         return NOTHING
 
     def _continue(self, start: int, num_steps: int) -> list[int]:
@@ -95,16 +97,13 @@ class NgramDrafter:
         period = len(self._tokens) - start
         return [self._tokens[start + step % period] for step in range(num_steps)]
 
-    def learn(self, accepted: int) -> None:
-        """Take in how many of the drafts just proposed held, where they were verified."""
-        worth = self._worth.get(self._proposed)
-        if worth is not None:
-            worth.accepted = worth.accepted * _MEMORY + accepted
-            worth.rounds = worth.rounds * _MEMORY + 1
-
-    def pass_over(self) -> None:
-        """Note that the drafts just proposed were not verified: slowly, forget what spoke against them."""
-        worth = self._worth.get(self._proposed)
-        if worth is not None:
-            prior = _PRIOR_ACCEPTED[self._proposed]
-            worth.accepted += (prior - worth.mean) * _FORGIVE * worth.rounds
+    def _settle(self, proposed: _Open) -> bool:
+        """Learn what drafts were worth, where the text that is there now says so; return whether it does."""
+        text = self._tokens[proposed.start : proposed.start + len(proposed.drafts)]
+        held = 0
+        while held < len(text) and text[held] == proposed.drafts[held]:
+            held += 1
+        if held == len(text) < len(proposed.drafts):
+            return False
+        self._worth[proposed.length].learn(len(proposed.drafts), held)
+        return True

@@ -50,19 +50,19 @@ def verify_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseFu
     return verify
 
 
-def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers, num_steps: int) -> PhaseFunction:
-    """Return the whole roll-out: candidate 1 is given, num_steps - 1 forwards make the others."""
+def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+    """Return the whole roll-out of `width` drafts: candidate 1 is given, width - 1 forwards make the others."""
 
     def draft(key: BatchDescriptor) -> torch.Tensor:
         pages_BP = buffers.view("pages", key.num_reqs)
         ids_B = buffers.view("draft.ids", key.num_reqs)
         hidden_BH = buffers.view("draft.hidden", key.num_reqs)
         candidates = [ids_B]
-        for step in range(num_steps - 1):
+        for step in range(key.width - 1):
             positions_B = buffers.view(f"draft.positions.{step}", key.num_reqs)
             slots_B = buffers.view(f"draft.slots.{step}", key.num_reqs)
             hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache)
-            ids_B = ops.argmax(head.logits(hidden_BH))
+            ids_B = head.candidates(hidden_BH)
             candidates.append(ids_B)
         return ops.stack_columns(candidates)
 
@@ -82,6 +82,6 @@ def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> Phase
             cache,
         )
         last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.num_reqs))
-        return ops.argmax(head.logits(last_BH)), last_BH
+        return head.candidates(last_BH), last_BH
 
     return extend

@@ -43,6 +43,7 @@ def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_s
         BufferSpec("pages", (max_rows, pages_per_request), uploaded=True),
         BufferSpec("drafts", (max_rows, num_steps), uploaded=True),
         BufferSpec("greedy", (max_rows,), uploaded=True),
+        BufferSpec("from_host", (max_rows,), uploaded=True),
         BufferSpec("draft.ids", (max_rows,)),
         BufferSpec("draft.hidden", (max_rows, hidden_size), floating=True),
         *steps,

@@ -8,14 +8,15 @@ Every fork and join is a statement below, in the order of the drawing. What cros
 `RoundState`; a round keeps nothing else. Candidate 1 comes from the previous extend (or from prefill), so the
 draft graph holds num_steps - 1 forwards.
 
-Without a NextN head the drafts are the host's (`speculative.ngram`), or there are none; then there is no draft
-graph and no extend, and verify with width 1 is plain decoding.
+Where the head does not draft, the drafts are the host's (`speculative.ngram`), or there are none; then there is no
+draft graph and no extend, and verify with width 1 is plain decoding. A head that skipped such rounds is brought up
+to date before it drafts again (`engine.catch_up`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ class RoundParts:
 
     Attributes:
         main, plan: the two streams.
-        draft_plan: the head's draft plan, or None where the drafts come from the host.
+        draft_plans: the head's draft plan for each number of drafts; none where there is no head.
         page_size: slots a KV page.
     """
 
@@ -46,7 +47,7 @@ class RoundParts:
     runner: GraphRunner
     buffers: StepBuffers
     recorder: Recorder
-    draft_plan: PlanFunction | None
+    draft_plans: Mapping[int, PlanFunction]
     page_size: int
 
 
@@ -57,12 +58,16 @@ class Batch:
     Attributes:
         num_requests: real ones; rows behind them are padding.
         width: rows a request; 1 where nobody drafts.
+        head: whether the head drafts, and sees what the round accepted.
+        mixed: whether requests marked `from_host` take the host's drafts in a round of the head's.
         choose: picks tokens for requests that sample, (logits [B x width, V], argmax [B, width]) -> [B, width];
             None where all are greedy.
     """
 
     num_requests: int
     width: int
+    head: bool = False
+    mixed: bool = False
     choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
 
@@ -98,12 +103,15 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
 
     with main:
         buffers.upload()
-        if parts.draft_plan is None:
-            drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
-        else:
-            parts.draft_plan(*shape)
-            draft_as = runner.dispatcher.dispatch("draft", num_requests, 1)
-            drafts_BS = runner.run(draft_as, num_requests, main)
+        drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
+        if batch.head:
+            parts.draft_plans[width - 1](*shape)
+            draft_as = runner.dispatcher.dispatch("draft", num_requests, width - 1)
+            candidates_BS = runner.run(draft_as, num_requests, main)
+            from_host_B1 = buffers.view("from_host", bucket)[:, None] == 1 if batch.mixed else None
+            drafts_BS = (
+                candidates_BS if from_host_B1 is None else drafts_BS.where(from_host_B1, candidates_BS)
+            )
         if batch.choose is not None:  # a request that samples verifies no draft
             drafts_BS = drafts_BS.masked_fill(buffers.view("greedy", bucket)[:, None] == 0, -1)
 
@@ -112,7 +120,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         plans.verify_plan(*shape, drafts_BS)
     _wait(parts, main, plan, "verify plan")
 
-    if parts.draft_plan is not None:
+    if batch.head:
         with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_A):
             plans.extend_plan_a(*shape, width)
 
@@ -123,7 +131,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
             target_BW = batch.choose(verified.logits_RV, target_BW)
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
-    if parts.draft_plan is None:
+    if not batch.head:
         return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")

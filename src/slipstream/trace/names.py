@@ -26,11 +26,13 @@ ACCEPT: Final = "accept"
 EXTEND_PLAN_A: Final = "extend plan A"
 EXTEND_PLAN_B: Final = "extend plan B"
 EXTEND: Final = "extend"
+CATCH_UP: Final = "catch-up"
 SCHEDULE: Final = "schedule"
 PUBLISH: Final = "publish"
 
 PHASES: Final = (
     PREFILL,
+    CATCH_UP,
     DRAFT,
     VERIFY_PLAN,
     VERIFY,

@@ -1,0 +1,45 @@
+"""What a NextN head has not seen: rounds that do without it leave the target's hidden rows here.
+
+A round in which the head does not draft skips extend as well, for that costs as much as a draft. The rows that
+it would have read are kept, a request's up to `LIMIT`, and given to the head in one go before it drafts again, or
+when the room is full. H hidden size, M pool rows, T room.
+"""
+
+from __future__ import annotations
+
+import torch
+
+#: Positions of a request that are kept. One forward of so many rows costs about as much as four of a single row.
+LIMIT = 32
+
+
+class HeadLag:
+    """The kept rows of all request slots.
+
+    Args:
+        num_slots: M.
+        hidden_size: H.
+        device: where they are kept.
+    """
+
+    def __init__(self, num_slots: int, hidden_size: int, device: torch.device) -> None:
+        self._rows_MTH = torch.zeros(num_slots, LIMIT, hidden_size, device=device)
+        self._counts = [0] * num_slots
+
+    def count(self, slot: int) -> int:
+        """Return how many positions the head of this request is behind."""
+        return self._counts[slot]
+
+    def clear(self, slot: int) -> None:
+        """Note that the head has seen all positions of this request."""
+        self._counts[slot] = 0
+
+    def keep(self, slot: int, hidden_NH: torch.Tensor) -> None:
+        """Keep the target's hidden rows of the next N positions; there has to be room."""
+        start = self._counts[slot]
+        self._counts[slot] = start + hidden_NH.shape[0]
+        self._rows_MTH[slot, start : self._counts[slot]].copy_(hidden_NH)
+
+    def rows(self, slot: int) -> torch.Tensor:
+        """Return the rows that are kept, float32 [N, H], oldest first."""
+        return self._rows_MTH[slot, : self._counts[slot]]

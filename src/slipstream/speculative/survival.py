@@ -1,0 +1,48 @@
+"""How likely drafts are to hold, by position, learnt as they are tried. No torch.
+
+A draft is seen to hold or fall only where all before it held, so what is counted is each position's chance behind
+a draft that held; the chance that the first k hold is a product of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Positions that learn apart; those behind them share the last one's chance.
+_POSITIONS = 4
+
+
+class Survival:
+    """Decayed counts by position.
+
+    Args:
+        prior: each position's chance before anything was seen; the last one goes on.
+        weight: how many outcomes this belief is worth.
+        memory: how much of the past each new outcome keeps: texts change.
+    """
+
+    def __init__(self, prior: Sequence[float], weight: float, memory: float) -> None:
+        self._memory = memory
+        chances = [prior[min(position, len(prior) - 1)] for position in range(_POSITIONS)]
+        self._held = [chance * weight for chance in chances]
+        self._tried = [weight] * _POSITIONS
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Take in one outcome: of `drafted` drafts the first `accepted` held."""
+        for position in range(min(drafted, accepted + 1)):
+            at = min(position, _POSITIONS - 1)
+            self._held[at] = self._held[at] * self._memory + (position < accepted)
+            self._tried[at] = self._tried[at] * self._memory + 1
+
+    @property
+    def conditional(self) -> list[float]:
+        """Each position's chance behind a draft that held."""
+        return [held / tried for held, tried in zip(self._held, self._tried, strict=True)]
+
+    def chances(self, num_steps: int) -> list[float]:
+        """Return the chance that the first draft holds, the first two, and so on up to `num_steps`."""
+        conditional, chance, chances = self.conditional, 1.0, []
+        for position in range(num_steps):
+            chance *= conditional[min(position, _POSITIONS - 1)]
+            chances.append(chance)
+        return chances
