@@ -209,7 +209,8 @@ def initial_tensors(checkpoint: Checkpoint, hidden_rms: float) -> dict[str, torc
     """Return a head to begin with: the target's last layer behind a projection that lets the hidden row through.
 
     Its residual path is the hidden row, brought to the size that the layer was trained on; of the embedding it
-    takes nothing yet.
+    takes nothing yet. That one has the same size, so that what is learned of it soon counts: AdamW moves all
+    weights by about as much, and with rows of size 1 the projection would have to grow for long.
 
     Args:
         checkpoint: the target.
@@ -223,7 +224,7 @@ def initial_tensors(checkpoint: Checkpoint, hidden_rms: float) -> dict[str, torc
 
     hidden = config.hidden_size
     return {
-        "enorm.weight": torch.ones(hidden),
+        "enorm.weight": torch.full((hidden,), hidden_rms),
         "hnorm.weight": torch.full((hidden,), hidden_rms),
         "eh_proj.weight": torch.cat((torch.zeros(hidden, hidden), torch.eye(hidden)), dim=1),
         "attn_norm.weight": stacked(f"{layer}.attn_norm.weight"),

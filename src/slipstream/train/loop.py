@@ -44,9 +44,9 @@ class LoopOptions:
     """
 
     epochs: int = 3
-    rows: int = 1536
+    rows: int = 512
     num_steps: int = 3
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-3
     warmup: float = 0.03
     weight_decay: float = 0.01
     clip: float = 0.5

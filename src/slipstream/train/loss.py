@@ -83,7 +83,8 @@ def unrolled_loss(
         embedded_TH: float32, the embedding of the token behind each row.
         num_steps: steps to unroll.
         hidden_weight: weight of the distance between the head's hidden row and the target's, both normalised.
-        reached_only: a step is trained where decoding reaches it, behind drafts that held, and nowhere else.
+        reached_only: a step is trained where decoding reaches it, behind drafts that held, and nowhere else; it
+            costs half as much and learned more (docs/log.md).
     """
     judge_rows_S = batch.starts_S + 1
     with torch.no_grad():
