@@ -132,8 +132,8 @@ def generate(
 def _config(context: int, max_tokens: int, batch: int, seed: int, threads: int | None) -> EngineConfig:
     return EngineConfig(
         spec=SpecConfig(draft="none"),
-        # Nearly all rounds are full; the smaller shapes are for the end of a run.
-        graph=GraphConfig(buckets=tuple(sorted({max(1, batch // 4), max(1, batch // 2), batch}))),
+        # In eighths: a round computes its padding too, and the engine fills up slowly, a prompt a step.
+        graph=GraphConfig(buckets=tuple(sorted({-(-batch * part // 8) for part in range(1, 9)}))),
         max_requests=batch,
         max_model_len=min(context, PROMPT_TOKENS + max_tokens),
         prefill_chunk=PROMPT_TOKENS,

@@ -28,7 +28,12 @@ _HELD_OUT_SHARE = 8
 _HELD_OUT_SEED = 20_000
 
 #: Slots that stand for a whole text, and the files that they are taken from.
-_TEXTS = {"passage": ("passage",), "message": ("message",), "notes": ("notes",), "talk": ("talk",)}
+_TEXTS: dict[str, tuple[str, ...]] = {
+    "passage": ("passage",),
+    "message": ("message",),
+    "notes": ("notes",),
+    "talk": ("talk",),
+}
 _TEXTS |= {"typos": ("message", "passage"), "code": ("code",)}
 _TEXT_SLOT = re.compile(r"\$(" + "|".join(_TEXTS) + r")\b")
 
@@ -38,7 +43,7 @@ _TRIES = 6
 #: Draws of a group before another group's turn, where few pairs count.
 _HELD_OUT_TRIES = 2000
 
-_GREETINGS = [
+_GREETINGS = (
     "Hi! {}",
     "Hello, {}",
     "Hey, {}",
@@ -53,8 +58,8 @@ _GREETINGS = [
     "Sorry if this is obvious. {}",
     "Be honest: {}",
     "You are an expert. {}",
-]
-_WISHES = [
+)
+_WISHES = (
     "Keep it short.",
     "Answer in one paragraph.",
     "Thanks!",
@@ -72,7 +77,7 @@ _WISHES = [
     "Thank you in advance.",
     "Use headings.",
     "Explain your answer.",
-]
+)
 
 
 @dataclass(frozen=True, slots=True)
