@@ -86,7 +86,9 @@ def test_every_step_is_what_decoding_computes(tiny: Fleet, data: Answers, head: 
     assert compared > 60
 
 
-def test_engine_accepts_what_the_unrolled_head_guesses(tiny: Fleet, data: Answers, head: TrainableHead) -> None:
+def test_engine_accepts_what_the_unrolled_head_guesses(
+    tiny: Fleet, data: Answers, head: TrainableHead
+) -> None:
     """Rounds, counted from the unrolled drafts alone, are those of the engine, draft vocabulary included."""
     target = tiny.loaded().target
     vocabulary = draft_vocabulary(target, frequent_ids(data, target.config.vocab_size, 200))

@@ -30,8 +30,12 @@ def data(tiny: Fleet) -> Answers:
     return answer(tiny, random_prompts(200, 6, 320, seed=5), 40, max_requests=32, buckets=(32,))
 
 
-def session(tiny: Fleet, data: Answers, out: Path, loop: LoopOptions = LOOP, **options: object) -> TrainSession:
-    order = TrainOrder(out, draft_vocabulary=256, evaluate_tokens=32, evaluate_prompts=32, loop=loop, **options)
+def session(
+    tiny: Fleet, data: Answers, out: Path, loop: LoopOptions = LOOP, **options: object
+) -> TrainSession:
+    order = TrainOrder(
+        out, draft_vocabulary=256, evaluate_tokens=32, evaluate_prompts=32, loop=loop, **options
+    )
     # A model of random weights has no rules to be learned: its head is judged by prompts that it has seen.
     held_out = [sample.ids[: sample.prompt_length].tolist() for sample in data.samples[:32]]
     return TrainSession(tiny.loaded(), tiny.config(), data, held_out, order)
@@ -111,7 +115,9 @@ def test_other_options_are_no_continuation(tiny: Fleet, data: Answers, tmp_path:
         session(tiny, Answers(data.samples[1:]), tmp_path).run()
 
 
-def test_goes_on_from_a_head(tiny: Fleet, data: Answers, trained: tuple[Path, TrainReport], tmp_path: Path) -> None:
+def test_goes_on_from_a_head(
+    tiny: Fleet, data: Answers, trained: tuple[Path, TrainReport], tmp_path: Path
+) -> None:
     """The head's own vocabulary stays; what it had learned is there from the start."""
     out, report = trained
     head = out / "head.safetensors"

@@ -75,7 +75,9 @@ def test_an_epoch_has_every_sequence_once_in_a_seeded_order():
 
 
 def test_packing_keeps_sequences_apart():
-    samples = [TrainingSequence(torch.arange(n + 1) + 100 * n, torch.full((n, 4), float(n)), 2) for n in (5, 3)]
+    samples = [
+        TrainingSequence(torch.arange(n + 1) + 100 * n, torch.full((n, 4), float(n)), 2) for n in (5, 3)
+    ]
     batch = pack(samples)
     assert batch.starts_S.tolist() == [1, 2, 3, 6]
     assert batch.positions_T.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,9 +23,6 @@ from slipstream.train.prompt_file import read_prompts
 from slipstream.train.prompts import NUM_HELD_OUT, held_out_prompts, training_prompts
 from slipstream.train.session import TrainOrder, TrainReport, TrainSession
 from slipstream.train.shards import ShardReader
-
-#: Prompt and answer, in tokens.
-_MAX_LEN = 1024
 
 #: Tokens of an answer in evaluations.
 _ANSWER = 128
@@ -90,7 +88,7 @@ class TrainRequest:
         begin = LoopOptions(num_steps=self.num_steps, seed=self.seed)
         if self.quick:
             begin = replace(begin, epochs=2, rows=512, learning_rate=1e-3)
-        given = {
+        given: dict[str, Any] = {
             "epochs": self.epochs,
             "rows": self.rows,
             "learning_rate": self.learning_rate,
@@ -116,7 +114,7 @@ def run_train(request: TrainRequest, *, show: bool = True) -> TrainReport:
     prompts, held_out = _prompts(request, voice)
     folder = request.data or request.out / "data"
     samples = _samples(request, folder, prompts, voice)
-    config = EngineConfig(max_model_len=_MAX_LEN, threads=request.threads)
+    config = EngineConfig(threads=request.threads)
     plan, checkpoint, device = plan_for(request.model, config)
     if checkpoint.config.hidden_size != samples.load(0).hidden_TH.shape[1]:
         raise UsageError(f"the data in {folder} is another model's: its rows are of another width.")
@@ -146,9 +144,13 @@ def _prompts(request: TrainRequest, voice: _Voice) -> tuple[list[str], list[str]
     for bad in given.bad:
         voice.line(f"{request.prompts}, line {bad.number} is left out: {bad.why}")
     if given.bad or given.repeated:
-        voice.line(f"{len(given.prompts)} prompts; {len(given.bad)} bad lines, {given.repeated} repeated ones left out")
+        voice.line(
+            f"{len(given.prompts)} prompts; {len(given.bad)} bad lines, {given.repeated} repeated ones left out"
+        )
     if len(given.prompts) < 2:
-        raise UsageError(f"{request.prompts} has one prompt; it takes at least 2, one to train on and one to judge.")
+        raise UsageError(
+            f"{request.prompts} has one prompt; it takes at least 2, one to train on and one to judge."
+        )
     stride = max(2, len(given.prompts) // NUM_HELD_OUT)
     held_out = given.prompts[::stride][:NUM_HELD_OUT]
     return [prompt for prompt in given.prompts if prompt not in set(held_out)], held_out
@@ -200,7 +202,9 @@ class _Voice:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         terminal = self._show and self._console.is_terminal
         said = time.monotonic()
-        with Progress(*columns, TextColumn("{task.fields[text]}"), console=self._console, disable=not terminal) as bar:
+        with Progress(
+            *columns, TextColumn("{task.fields[text]}"), console=self._console, disable=not terminal
+        ) as bar:
             task = bar.add_task(label, total=None, text="")
 
             def show(done: int, total: int, text: str) -> None:

@@ -119,14 +119,17 @@ class TrainableHead(nn.Module):
         """
         count, length = query_SQD.shape[0], keys_TKD.shape[0]
         group = self.config.num_heads // self.config.num_kv_heads
-        query = query_SQD.unflatten(1, (-1, group)).permute(1, 2, 0, 3) * self.config.head_dim**-0.5  # K G S D
+        query = (
+            query_SQD.unflatten(1, (-1, group)).permute(1, 2, 0, 3) * self.config.head_dim**-0.5
+        )  # K G S D
         scores = torch.matmul(query.flatten(1, 2), keys_TKD.permute(1, 2, 0)).unflatten(1, (group, count))
         later = torch.arange(length) > rows_S.unsqueeze(1)
         scores = scores.masked_fill(later, float("-inf"))  # K G S T
         extra = [(query * _by_head(keys)).sum(-1, keepdim=True) for keys, _ in own]
         shares = torch.cat((scores, *extra), dim=-1).softmax(-1)
         context = shares[..., :length].flatten(1, 2)
-        out = torch.matmul(context, values_TKD.permute(1, 0, 2)).unflatten(1, (group, count))
+        out: torch.Tensor = torch.matmul(context, values_TKD.permute(1, 0, 2))
+        out = out.unflatten(1, (group, count))
         for at, (_, values) in enumerate(own, length):
             out = out + shares[..., at : at + 1] * _by_head(values)
         return out.permute(2, 0, 1, 3).flatten(1)
@@ -188,7 +191,9 @@ class Rollout:
     def _attend(self, query_SQD: torch.Tensor, rows_S: torch.Tensor) -> torch.Tensor:
         parts = []
         for rows, starts in self._batch.spans:
-            first, end = torch.searchsorted(self.numbers_S, torch.tensor([starts.start, starts.stop])).tolist()
+            first, end = torch.searchsorted(
+                self.numbers_S, torch.tensor([starts.start, starts.stop])
+            ).tolist()
             if first == end:
                 continue
             mine = slice(first, end)

@@ -46,7 +46,7 @@ class LoopOptions:
     epochs: int = 3
     rows: int = 512
     num_steps: int = 3
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     warmup: float = 0.03
     weight_decay: float = 0.01
     clip: float = 0.5
@@ -188,15 +188,13 @@ class Trainer:
             options.reached_only,
         )
         self._optimizer.zero_grad()
-        losses.total.backward()  # type: ignore[no-untyped-call]
+        losses.total.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), options.clip)
         self._optimizer.step()
         return losses
 
     def _log(self, losses: StepLosses) -> None:
-        self._recent.append(
-            {"loss": losses.by_step, "accepted": losses.accepted, "judged": losses.judged}
-        )
+        self._recent.append({"loss": losses.by_step, "accepted": losses.accepted, "judged": losses.judged})
         if self.progress.step % LOG_STEPS and self.progress.step < self.num_steps:
             return
         count = len(self._recent)

@@ -101,7 +101,7 @@ def unrolled_loss(
         numbers_S = rollout.numbers_S
         judge_S = numbers_S + step
         count = len(numbers_S)
-        cross, best_S = _SoftCrossEntropy.apply(
+        cross, best_S = _SoftCrossEntropy.apply(  # type: ignore[no-untyped-call]
             head.normed(hidden_SH), vocabulary.output_NH, wanted_SN, judge_S
         )
         loss = cross - entropy_S[judge_S].sum()

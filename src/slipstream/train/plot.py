@@ -42,9 +42,7 @@ def _series(records: Sequence[dict[str, Any]], key: str) -> list[list[Point]]:
     return [[(r["starts"], r[key][k]) for r in records if k < len(r[key])] for k in range(count)]
 
 
-def _panel(
-    left: int, title: str, lines: list[list[Point]], dots: list[list[Point]], what: str
-) -> list[str]:
+def _panel(left: int, title: str, lines: list[list[Point]], dots: list[list[Point]], what: str) -> list[str]:
     points = [point for series in (*lines, *dots) for point in series]
     bottom = _TOP + 15 + _HEIGHT
     x_most = max((x for x, _ in points), default=1) or 1
@@ -58,7 +56,9 @@ def _panel(
         y = bottom - share * _HEIGHT
         parts.append(f'<path d="M{left} {y:.1f}h{_WIDTH}" stroke="#ddd"/>')
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{share * y_most:.2f}</text>')
-    parts.append(f'<text x="{left + _WIDTH}" y="{bottom + 16}" text-anchor="end">{x_most:,} rows trained</text>')
+    parts.append(
+        f'<text x="{left + _WIDTH}" y="{bottom + 16}" text-anchor="end">{x_most:,} rows trained</text>'
+    )
     for index, series in enumerate(lines):
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, series))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{_colour(index)}"/>')
