@@ -1,4 +1,4 @@
-"""The command line: `slipstream run | bench | models | plan | env`.
+"""The command line: `slipstream run | bench | train | models | plan | env`.
 
 Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
 wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,8 +37,10 @@ app = App(
     result_action="return_value",
 )
 bench_app = App(name="bench", help="Measure a named workload.")
+train_app = App(name="train", help="Train a draft head for a model.")
 models_app = App(name="models", help="Models that Slipstream knows where to get.")
 app.command(bench_app)
+app.command(train_app)
 app.command(models_app)
 
 
@@ -348,6 +350,71 @@ def forward(
             out.print(line)
     _print_json(record)
     return 0
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Training.
+
+    Attributes:
+        epochs: Passes over the data.
+        rows: Positions a step of training takes.
+        num_steps: Drafts a round that the head is trained for.
+        learning_rate: Its peak.
+        hidden_weight: Weight of the distance between the head's hidden rows and the target's.
+        draft_vocabulary: Tokens that the head drafts from, the most frequent ones; 0 for all.
+        init: Head file to go on from; without it, the model's last layer.
+        evaluate_minutes: Training time between two evaluations.
+        seed: Seeds prompts and the order of the data.
+        threads: CPU threads; the cores of this process by default.
+    """
+
+    epochs: int | None = None
+    rows: int | None = None
+    num_steps: int = 3
+    learning_rate: float | None = None
+    hidden_weight: float | None = None
+    draft_vocabulary: int = 8192
+    init: Path | None = None
+    evaluate_minutes: float = 15.0
+    seed: int = 0
+    threads: int | None = None
+
+
+_TRAIN = TrainOptions()
+
+
+@train_app.command
+def head(
+    model: str = DEFAULT_MODEL,
+    *,
+    out: Path,
+    data: Path | None = None,
+    prompts: Path | None = None,
+    tokens: int | None = None,
+    quick: bool = False,
+    json: bool = False,
+    options: TrainOptions = _TRAIN,
+) -> int:
+    """Train a NextN head on the model's own answers; Ctrl-C stops, the same command goes on.
+
+    Args:
+        model: GGUF file, Hugging Face folder, or a name of the catalog.
+        out: Folder for head.safetensors, the log, a plot, and what is needed to go on.
+        data: Folder of the model's answers; they are made there where it has too few. OUT/data by default.
+        prompts: Your own prompts, one a line or JSON lines; without it, those that come with Slipstream.
+        tokens: Tokens of answers to train on.
+        quick: A small head run of minutes, to see that everything works.
+        json: Print the JSON line only.
+        options: How it is trained.
+    """
+    from slipstream.train.command import TrainRequest, run_train
+
+    request = TrainRequest(model, out, data, prompts, tokens, quick, **asdict(options))
+    report = run_train(request, show=not json)
+    _print_json(report.data())
+    return INTERRUPTED if report.interrupted else 0
 
 
 @models_app.command

@@ -33,6 +33,8 @@ OPTIONS = {
     "bench forward": "model rows context prefill repeats json dtype graph device kernels page-size "
     "prefill-chunk threads",
     "models get": "name",
+    "train head": "model out data prompts tokens quick json epochs rows num-steps learning-rate hidden-weight "
+    "draft-vocabulary init evaluate-minutes seed threads",
     "plan": "model json " + ENGINE_OPTIONS,
     "env": "json",
 }
