@@ -287,7 +287,7 @@ class Engine:
         """Keep what the head would have read in a round that did without it."""
         if self._lag is not None:
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                self._lag.keep(request.slot, result.hidden_RH[row * drafts.width : row * drafts.width + len(tokens)])
+                self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
 
     def _catch_up(self, requests: list[Request], room: int) -> None:
         """Bring the heads up to date that are more than `room` positions behind."""
