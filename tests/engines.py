@@ -111,7 +111,7 @@ class Fleet:
 
 
 def verify_always(
-    costs: Any, dispatcher: Any, outlooks: Sequence[Outlook], widths: Sequence[int], *, head: bool
+    times: Any, outlooks: Sequence[Outlook], widths: Sequence[int], rate: float | None = None
 ) -> Choice:
     """Stands in for `choose_round`, whose verdict depends on measured times: every ngram draft is verified."""
     return Choice(max(widths) if any(outlook.ngram for outlook in outlooks) else 1, head=False)

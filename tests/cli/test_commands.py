@@ -302,6 +302,26 @@ class TestBenchDecode:
         assert table.count("dispatch share") == 3
         assert len(table.splitlines()) <= 40
 
+    @pytest.mark.parametrize("draft", ["nextn", "ngram", "auto"])
+    def test_says_which_num_steps_is_best_and_why(
+        self, capsys: Capture, long_tiny: Fleet, draft: str
+    ) -> None:
+        table, record = self.bench(
+            capsys, long_tiny, f"--draft={draft}", "--max-tokens=8", "--num-steps=2", "--batch=2"
+        )
+        by_steps = record["by_num_steps"]
+        assert [each["num_steps"] for each in by_steps] == [0, 1, 2]
+        speeds = [each["tok_s"] for each in by_steps]
+        assert record["best_num_steps"] == speeds.index(max(speeds))
+        for steps, each in enumerate(by_steps):
+            assert each["verify_ms"] > 0
+            assert (each["draft_ms"] > 0, each["extend_ms"] > 0) == (draft == "nextn" and steps > 0,) * 2
+            assert each["advanced"] == pytest.approx(1 + sum(record["acceptance_by_position"][:steps]))
+            took = each["draft_ms"] + each["verify_ms"] + each["extend_ms"]
+            assert each["tok_s"] == pytest.approx(2 * each["advanced"] / took * 1e3)
+        assert "best at batch 2, by these times and the drafts accepted above: " in table
+        assert table.count("advanced in draft") == 3
+
     def test_the_parts_of_the_rounds_add_up_to_their_time(self, capsys: Capture, long_tiny: Fleet) -> None:
         _, record = self.bench(capsys, long_tiny, "--json", "--draft=nextn", "--max-tokens=12", "--eager")
         assert record["rounds"].keys() == {"plain", "spec", "eager"}

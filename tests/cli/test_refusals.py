@@ -154,7 +154,7 @@ class TestFlags:
         [
             (
                 ["--draft", "ngrm"],
-                "unknown drafter 'ngrm'. Did you mean 'ngram'? Possible: nextn, ngram, none.",
+                "unknown drafter 'ngrm'. Did you mean 'ngram'? Possible: auto, nextn, ngram, none.",
             ),
             (["--num-steps", "0"], "num-steps 0 is not possible: a round drafts 1 to 16 tokens"),
             (["--num-steps", "-3"], "num-steps -3"),

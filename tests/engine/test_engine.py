@@ -12,6 +12,7 @@ from slipstream.config import EngineConfig, SamplingParams
 from slipstream.engine.engine import Engine
 from slipstream.errors import PromptTooLongError, RequestTooLargeError, UsageError
 from slipstream.llm import LLM, complete, stream
+from slipstream.model.nextn_build import random_head
 from slipstream.trace import Recorder
 from tests.engines import Fleet, answers, drain, greedy, verify_always
 from tests.model.tiny import write_tiny_gguf
@@ -118,13 +119,15 @@ class TestRefusals:
 
 
 class TestGivingUp:
-    def test_an_unfinished_stream_leaves_nothing_behind(self, tiny: Fleet) -> None:
-        engine = tiny.engine(draft="nextn")
+    @pytest.mark.parametrize("draft", ["nextn", "auto"])
+    def test_an_unfinished_stream_leaves_nothing_behind(self, tiny: Fleet, draft: str) -> None:
+        engine = tiny.engine_with_head(random_head(tiny.loaded().target, 0), draft=draft)
         for output in stream(engine, tiny.prompts()[1], greedy(100)):
             if output.token_ids:
                 break
         assert (engine.busy, engine.scheduler.pool.free) == (False, engine.core.plan.num_pages)
-        assert (engine._requests, engine._drafters, engine._generators) == ({}, {}, {})
+        assert (engine._requests, engine._generators) == ({}, {})
+        assert (engine._drafting._ngrams, engine._drafting._heads) == ({}, {})
 
     def test_an_interrupted_call_leaves_nothing_to_the_next(
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch

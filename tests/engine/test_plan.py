@@ -166,5 +166,7 @@ def test_an_unknown_name_gets_the_nearest(config: EngineConfig, kind: str, neare
 
 
 def test_a_name_like_no_other_gets_the_list_only() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown drafter 'xyzzy'\. Possible: auto, nextn, ngram, none\.$"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown drafter 'xyzzy'\. Possible: auto, nextn, ngram, none\.$"
+    ):
         plan(spec("xyzzy"))

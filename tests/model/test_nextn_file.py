@@ -173,7 +173,10 @@ class TestReducedVocabulary:
             # PyTorch's bfloat16 products: only the best of a row are computed again in float32.
             bound = 0.05 if kernels == "torch" and dtype != "f32" else 1e-5
             torch.testing.assert_close(reduced.logits(hidden_RH), expected_RN, atol=bound, rtol=bound)
-            assert reduced.candidates(hidden_RH).tolist() == DRAFT_IDS[expected_RN.argmax(-1)].tolist()
+            assert (
+                reduced.tokens(reduced.logits(hidden_RH)).tolist()
+                == DRAFT_IDS[expected_RN.argmax(-1)].tolist()
+            )
 
     @pytest.mark.parametrize("kernels", ["auto", "torch"])
     @pytest.mark.parametrize("dtype", ["f32", "bf16", "q4"])

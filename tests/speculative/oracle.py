@@ -54,8 +54,11 @@ class OracleHead:
         guess_R = self._tokens_PT[first_page_R, positions_R + 2]
         return guess_R.unsqueeze(1).expand(-1, hidden_RH.shape[1]).float()
 
-    def candidates(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        token_R = hidden_RH[:, 0].long()
+    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        return 20 * torch.nn.functional.one_hot(hidden_RH[:, 0].long(), self._vocab_size).float()
+
+    def tokens(self, logits_RN: torch.Tensor) -> torch.Tensor:
+        token_R = ops.argmax(logits_RN)
         if self.draft_ids is None:
             return token_R
         nearest_R = torch.searchsorted(self.draft_ids, token_R).clamp_max(len(self.draft_ids) - 1)

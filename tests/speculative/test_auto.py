@@ -14,6 +14,7 @@ from slipstream.model.nextn_build import random_head
 from slipstream.speculative.breakeven import Choice, Outlook
 from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter
+from slipstream.speculative.survival import Survival
 from tests.engines import Fleet, answers, drain, greedy
 from tests.speculative.oracle import OracleHead
 
@@ -25,14 +26,18 @@ class AnyRound:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.chosen: set[Choice] = set()
+        self.chosen: set[tuple[Choice, bool]] = set()
+
+    def rate(self, *_: Any, **__: Any) -> float | None:
+        """Whether the head is kept up to date in this round."""
+        return 1.0 if self.random.random() < 0.6 else None
 
     def __call__(
-        self, costs: Any, dispatcher: Any, outlooks: Sequence[Outlook], widths: Sequence[int], *, head: bool
+        self, times: Any, outlooks: Sequence[Outlook], widths: Sequence[int], rate: float | None = None
     ) -> Choice:
         width = self.random.choice(list(widths))
-        choice = Choice(width, head and width > 1 and self.random.random() < 0.5)
-        self.chosen.add(choice)
+        choice = Choice(width, rate is not None and width > 1 and self.random.random() < 0.6)
+        self.chosen.add((choice, rate is not None))
         return choice
 
 
@@ -40,11 +45,14 @@ class AnyRound:
 def any_round(monkeypatch: pytest.MonkeyPatch) -> AnyRound:
     chooser = AnyRound(7)
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", chooser)
+    monkeypatch.setattr("slipstream.engine.drafting.Drafting.rate_with_head", chooser.rate)
     return chooser
 
 
 def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice) -> None:
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", lambda *_, **__: choice)
+    rate = 1.0 if choice.head else None
+    monkeypatch.setattr("slipstream.engine.drafting.Drafting.rate_with_head", lambda *_, **__: rate)
 
 
 def auto_engine(tiny: Fleet, **options: Any) -> Engine:
@@ -73,10 +81,9 @@ class TestTheSameTextAsPlain:
         assert answers(engine, prompts, greedy(TOKENS)) == plain
         for index in (0, 3, 6):
             assert answers(engine, [prompts[index]], greedy(TOKENS)) == [plain[index]]
-        every = {Choice(1, head=False)} | {
-            Choice(width, head) for width in range(2, num_steps + 2) for head in (False, True)
-        }
-        assert any_round.chosen == every
+        widths = range(1, num_steps + 2)
+        every = {(Choice(width, head=False), kept) for width in widths for kept in (False, True)}
+        assert any_round.chosen == every | {(Choice(width, head=True), True) for width in widths[1:]}
         assert set(engine.stats.kinds) == {"plain", "ngram", "head", "mixed"}
         assert engine.stats.catch_ups > 0
         assert engine.scheduler.pool.free == engine.core.plan.num_pages
@@ -173,8 +180,12 @@ class TestTheHeadsState:
         """Plain rounds and the head's by turns: each of the head's advances the full width."""
         turns = iter(range(10_000))
         monkeypatch.setattr(
+            "slipstream.engine.drafting.Drafting.rate_with_head",
+            lambda *_, **__: None if next(turns) % 3 else 1.0,
+        )
+        monkeypatch.setattr(
             "slipstream.engine.drafting.choose_round",
-            lambda *_, **__: Choice(1, head=False) if next(turns) % 3 else Choice(4, head=True),
+            lambda times, outlooks, widths, rate: Choice(4 if rate else 1, head=rate is not None),
         )
         monkeypatch.setattr(NgramDrafter, "propose", lambda *_: NOTHING)
         engine = oracle_engine(tiny, lambda _: True)
@@ -201,18 +212,20 @@ class TestWhatItLearns:
         choose_always(monkeypatch, Choice(1, head=False))
         engine = oracle_engine(tiny, lambda _: right)
         prompt = tiny.prompts()[2]
-        request_id = engine.add(prompt, greedy(80))
+        engine.add(prompt, greedy(80))
+        worth = engine._drafting._worth
+        before = worth.chances(0.99, 1)[0]
         while engine.stats.catch_ups == 0:
             engine.step()
-        [chance] = engine._drafting._heads[request_id].chances(1)
-        expected = (4 * 0.5 * 0.9**SCORED_ROWS + right * (1 - 0.9**SCORED_ROWS) / 0.1) / (
-            4 * 0.9**SCORED_ROWS + (1 - 0.9**SCORED_ROWS) / 0.1
-        )
-        assert chance == pytest.approx(expected)
+        held = SCORED_ROWS if right else 0
+        expected = Survival((before,), 6, 0.98)
+        for _ in range(SCORED_ROWS):
+            expected.learn(1, min(held, 1))
+        assert worth.chances(0.99, 1) == pytest.approx(expected.chances(1))
 
-    @pytest.mark.parametrize(("right", "kind"), [(True, "head"), (False, "plain")])
+    @pytest.mark.parametrize("right", [True, False])
     def test_a_head_is_used_where_it_is_right(
-        self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool, kind: str
+        self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Times as on a machine where a row more costs a sixth, whatever this one does."""
         monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
@@ -221,8 +234,8 @@ class TestWhatItLearns:
         for prompt in prompts:
             assert answers(engine, [prompt], greedy(48)) == [tiny.plain("f32", prompt, 48)]
         kinds = engine.stats.kinds
-        assert kinds.most_common(1)[0][0] == kind or not right
         if right:
+            assert kinds.most_common(1)[0][0] == "head"
             assert engine.stats.mean_advanced > 3.5
         else:
             assert kinds["head"] < 0.1 * engine.stats.rounds  # tried, and given up

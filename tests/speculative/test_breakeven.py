@@ -7,23 +7,36 @@ import pytest
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.graph.modes import GraphMode
-from slipstream.speculative.breakeven import CATCH_UP, Choice, Outlook, PhaseCosts, choose_round
+from slipstream.speculative.breakeven import (
+    Choice,
+    Outlook,
+    PhaseCosts,
+    RoundTimes,
+    choose_round,
+    rate_with_head,
+)
 from tests.engines import Fleet, answers, greedy
 
 WIDE, PLAIN = BatchDescriptor("verify", 1, 4), BatchDescriptor("verify", 1, 1)
 DISPATCHER = Dispatcher(GraphMode.FULL, (1, 2, 4))
 NOBODY = Choice(1, head=False)
+WIDTHS = (4, 3, 2, 1)
 
 
-def costs(verify: dict[int, int], bucket: int = 1, head: int = 0, catch_up: int = 0) -> PhaseCosts:
-    """Times of verify by width; of each head's forward; of a catch-up."""
+def costs(verify: dict[int, int], bucket: int = 1, head: int = 0) -> PhaseCosts:
+    """Times of verify by width, and of each of the head's forwards."""
     made = PhaseCosts()
     for width, time_ns in verify.items():
         made.observe(BatchDescriptor("verify", bucket, width), time_ns)
         made.observe(BatchDescriptor("draft", bucket, width - 1), head * (width - 2))
         made.observe(BatchDescriptor("extend", bucket, width), head)
-    made.observe(CATCH_UP, catch_up)
     return made
+
+
+def choose(
+    made: PhaseCosts, outlooks: list[Outlook], widths: tuple[int, ...] = WIDTHS, rate: float | None = None
+) -> Choice:
+    return choose_round(RoundTimes(made, DISPATCHER, len(outlooks)), outlooks, widths, rate)
 
 
 def chances(expected: float, num_steps: int = 3) -> list[float]:
@@ -38,7 +51,7 @@ def test_a_lone_request_gains_where_its_tokens_outweigh_the_time(
     wide_ns: int, expected: float, pays: bool
 ) -> None:
     outlooks = [Outlook(ngram=chances(expected))]
-    chosen = choose_round(costs({4: wide_ns, 1: 100}), DISPATCHER, outlooks, (4, 1), head=False)
+    chosen = choose(costs({4: wide_ns, 1: 100}), outlooks, (4, 1))
     assert chosen == (Choice(4, head=False) if pays else NOBODY)
 
 
@@ -47,7 +60,7 @@ def test_all_requests_pay_for_one_requests_drafts(expected: float, pays: bool) -
     """Times are those of the bucket that the batch runs in; one request's drafts have to repay them all."""
     made = costs({4: 200, 1: 100}, bucket=4)
     outlooks = [Outlook(ngram=chances(expected)), Outlook(), Outlook()]
-    assert (choose_round(made, DISPATCHER, outlooks, (4, 1), head=False) != NOBODY) == pays
+    assert (choose(made, outlooks, (4, 1)) != NOBODY) == pays
 
 
 @pytest.mark.parametrize(
@@ -56,7 +69,7 @@ def test_all_requests_pay_for_one_requests_drafts(expected: float, pays: bool) -
 )
 def test_a_round_is_as_wide_as_its_drafts_are_likely_to_hold(ngram: list[float], width: int) -> None:
     made = costs({4: 145, 3: 130, 2: 115, 1: 100})
-    assert choose_round(made, DISPATCHER, [Outlook(ngram)], (4, 3, 2, 1), head=False).width == width
+    assert choose(made, [Outlook(ngram)]).width == width
 
 
 VERIFY = {4: 145, 3: 130, 2: 115, 1: 100}
@@ -66,33 +79,55 @@ VERIFY = {4: 145, 3: 130, 2: 115, 1: 100}
     ("outlook", "head_ns", "chosen"),
     [
         (Outlook((), (0.5, 0.3, 0.2)), 8, Choice(3, head=True)),  # 1.8 in 146; 2.0 in 169
-        (Outlook((), (0.5, 0.3, 0.2)), 40, NOBODY),  # 1.5 in 155 at best
-        (Outlook((), (0.2, 0.05, 0.0)), 8, NOBODY),
+        (Outlook((), (0.9, 0.8, 0.7)), 8, Choice(4, head=True)),
+        (Outlook((), (0.1, 0.05, 0.0)), 8, NOBODY),  # its extend is paid for in any case
         (Outlook((0.9, 0.9, 0.8), (0.5, 0.3, 0.2)), 8, Choice(4, head=False)),  # ngram needs no forward
         (Outlook((0.3, 0.2, 0.1), (0.8, 0.6, 0.5)), 8, Choice(4, head=True)),
         (Outlook((), (0.4, 0.1, 0.0)), 8, Choice(2, head=True)),  # 1.4 in 123; 1.5 in 146
-        (Outlook((), (0.4, 0.1, 0.0), behind=True), 8, Choice(2, head=True)),
+        (Outlook((), ()), 8, NOBODY),
     ],
 )
-def test_the_head_drafts_where_its_forwards_pay(outlook: Outlook, head_ns: int, chosen: Choice) -> None:
-    made = costs(VERIFY, head=head_ns, catch_up=20)
-    assert choose_round(made, DISPATCHER, [outlook], (4, 3, 2, 1), head=True) == chosen
+def test_a_head_that_is_kept_drafts_where_it_brings_more_than_its_time(
+    outlook: Outlook, head_ns: int, chosen: Choice
+) -> None:
+    assert choose(costs(VERIFY, head=head_ns), [outlook], rate=1 / 100) == chosen
 
 
-def test_a_head_that_is_far_behind_has_to_bring_more() -> None:
-    outlook = Outlook((), (0.4, 0.1, 0.0), behind=True)
-    made = costs(VERIFY, head=8, catch_up=80)
-    assert choose_round(made, DISPATCHER, [outlook], (4, 3, 2, 1), head=True) == NOBODY
+def test_a_head_that_is_left_out_does_not_draft() -> None:
+    assert choose(costs(VERIFY, head=8), [Outlook((), (0.9, 0.9, 0.9))]) == NOBODY
 
 
-def test_without_a_head_its_chances_are_no_reason() -> None:
-    outlook = Outlook((), (0.9, 0.9, 0.9))
-    assert choose_round(costs(VERIFY), DISPATCHER, [outlook], (4, 3, 2, 1), head=False) == NOBODY
+class TestTheRateWithAHead:
+    """Tokens a nanosecond in the long run; a plain round's is 1 / 100."""
+
+    @staticmethod
+    def rate(usual: list[list[tuple[float, list[float]]]], head: int = 8, bucket: int = 1) -> float:
+        outlooks = [Outlook(usual=each) for each in usual]
+        times = RoundTimes(costs(VERIFY, head=head, bucket=bucket), DISPATCHER, len(outlooks))
+        return rate_with_head(times, outlooks, WIDTHS)
+
+    def test_that_is_always_as_sure_is_that_of_its_best_round(self) -> None:
+        assert self.rate([[(1.0, [0.5, 0.3, 0.2])]]) == pytest.approx(1.8 / 146)
+
+    def test_mixes_wide_rounds_where_it_is_sure_with_plain_ones(self) -> None:
+        sure, unsure = [0.9, 0.85, 0.8], [0.05, 0.0, 0.0]
+        expected = (0.5 * 3.55 + 0.5 * 1) / (0.5 * 169 + 0.5 * 108)
+        assert self.rate([[(0.5, sure), (0.5, unsure)]]) == pytest.approx(expected)
+
+    def test_that_is_never_sure_is_less_than_plain_by_its_extend(self) -> None:
+        assert self.rate([[(1.0, [0.0, 0.0, 0.0])]]) == pytest.approx(1 / 108)
+
+    def test_of_several_requests_is_by_what_is_usual(self) -> None:
+        usual = [(0.5, [0.8, 0.6, 0.4]), (0.5, [0.2, 0.0, 0.0])]
+        assert self.rate([usual] * 4, bucket=4) == pytest.approx(4 * 1.8 / 146)
+
+    def test_of_requests_that_no_head_drafts_for_is_nothing(self) -> None:
+        assert self.rate([[]]) == 0
 
 
 def test_a_gain_within_the_noise_is_not_taken() -> None:
     made = costs({2: 100, 1: 100})
-    assert choose_round(made, DISPATCHER, [Outlook([0.01])], (2, 1), head=False) == NOBODY
+    assert choose(made, [Outlook([0.01])], (2, 1)) == NOBODY
 
 
 def test_one_slow_run_hardly_counts() -> None:

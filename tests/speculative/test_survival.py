@@ -31,11 +31,14 @@ def test_a_position_behind_a_draft_that_fell_was_not_seen() -> None:
     assert made.conditional[1] == pytest.approx(1, abs=0.01)
 
 
-def test_a_position_that_was_not_drafted_was_not_seen() -> None:
+def test_a_position_that_was_not_tried_is_believed_to_be_like_the_one_before() -> None:
     made = Survival((0.5,), weight=4, memory=0.9)
     for _ in range(50):
         made.learn(1, 1)
-    assert made.conditional == pytest.approx([1, 0.5, 0.5, 0.5], abs=0.01)
+    assert made.conditional == pytest.approx([1, 1, 1, 1], abs=0.02)
+    for _ in range(50):
+        made.learn(2, 1)
+    assert made.conditional == pytest.approx([1, 0, 0, 0], abs=0.03)
 
 
 def test_far_positions_share_the_last_ones_chance() -> None:

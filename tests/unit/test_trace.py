@@ -36,7 +36,7 @@ def test_exported_names_are_sorted_and_exist():
 
 def test_names_are_distinct():
     assert names.TRACKS == ("main", "plan", "host")
-    assert len(set(names.PHASES)) == len(names.PHASES) == 10
+    assert len(set(names.PHASES)) == len(names.PHASES) == 11
 
 
 def test_events_are_frozen():

@@ -47,7 +47,11 @@ def advise(loaded: LoadedModel, engine: Engine, prompts: list[list[int]]) -> lis
     accepted = engine.stats.acceptance_by_position
     records = []
     for steps in range(plan.num_steps + 1):
-        parts = [("draft", steps), ("verify", steps + 1), ("extend", steps + 1)]
+        parts = [
+            ("draft", steps),
+            ("verify", steps + 1),
+            ("extend", steps + 1 if steps else 0),
+        ]  # plain decoding keeps no head
         draft, verify, extend = (
             times.get(BatchDescriptor(phase, bucket, width), 0.0) for phase, width in parts
         )
@@ -89,8 +93,6 @@ def _times_ms(engine: Engine, bucket: int) -> dict[BatchDescriptor, float]:
 
 def advice_text(records: list[dict[str, float]], batch: int) -> str:
     """Return the advice for people: the best number of drafts, and what each takes and brings."""
-    if not records:
-        return ""
     best = max(records, key=lambda record: record["tok_s"])
     steps = int(best["num_steps"])
     what = f"num_steps {steps}" if steps else "plain decoding (--draft none)"

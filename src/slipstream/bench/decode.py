@@ -274,10 +274,7 @@ def decode_details(record: dict[str, Any]) -> list[Table | str]:
     heads = f"this machine reads {bandwidth:.1f} GB/s (threads: {record['threads']})"
     lines = [f"{kind}: {reading(data, bandwidth)}" for kind, data in record["rounds"].items()]
     kinds = ", ".join(f"{count} {kind}" for kind, count in record["rounds_by_kind"].items())
-    lines.append(f"spec rounds: {kinds}")
-    return [
-        breakdown_table(record["rounds"]),
-        heads,
-        *lines,
-        advice_text(record["by_num_steps"], record["batch"]),
-    ]
+    heads += f"; spec rounds: {kinds}"
+    if record["by_num_steps"]:
+        lines.append(advice_text(record["by_num_steps"], record["batch"]))
+    return [breakdown_table(record["rounds"]), heads, *lines]

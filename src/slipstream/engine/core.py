@@ -77,9 +77,9 @@ def build_core(
     widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers)
-        widths["extend"] = tuple(width for width in widths["verify"] if width > 1)
+        widths["extend"] = widths["verify"]
         phases["draft"] = draft_phase(head, draft_cache, buffers)
-        widths["draft"] = tuple(width - 1 for width in widths["extend"])
+        widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
 
     costs = PhaseCosts()
     dispatcher = Dispatcher(plan.graph_mode, plan.buckets)

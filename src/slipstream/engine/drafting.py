@@ -9,19 +9,23 @@ auto     any width, ngram or the head request by request, plain where neither pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.engine.request import Request
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.plan import EnginePlan
-from slipstream.speculative.breakeven import Choice, Outlook, PhaseCosts, choose_round
+from slipstream.speculative.breakeven import (
+    MARGIN,
+    MARGIN_BEHIND,
+    Choice,
+    Outlook,
+    PhaseCosts,
+    RoundTimes,
+    choose_round,
+    rate_with_head,
+)
+from slipstream.speculative.confidence import HeadRecord, HeadWorth
 from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
-from slipstream.speculative.survival import Survival
-
-#: A head's chances before anything was seen of it, how much that weighs, and how long a request's and all
-#: requests' outcomes are remembered: what a head is worth differs by text, and less by the place in it.
-_HEAD_PRIOR, _HEAD_PRIOR_WEIGHT = (0.5, 0.5), 4.0
-_HEAD_MEMORY, _ALL_HEADS_MEMORY = 0.9, 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,14 @@ class Drafts:
 
     Attributes:
         width: rows a request.
-        head: whether the head drafts, and is extended behind verify.
+        head: whether the head drafts.
+        extend: whether the head sees what the round accepts; so where it drafts.
         by_host: each request's ngram drafts, at most width - 1; empty where it has none or the head's are better.
     """
 
     width: int
     head: bool
+    extend: bool
     by_host: list[list[int]]
 
     @property
@@ -59,6 +65,19 @@ class Drafts:
         return "head" if self.head else "ngram" if any(self.by_host) else "plain"
 
 
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether the head pays for a batch: its rate or None, and for how many more rounds that stands."""
+
+    ids: tuple[int, ...]
+    rate: float | None
+    rounds_left: int
+
+
+#: Rounds for which it stands: to decide it takes as long as a hundredth of a round.
+_VERDICT_ROUNDS = 6
+
+
 class Drafting:
     """The drafters of an engine's greedy requests.
 
@@ -73,8 +92,9 @@ class Drafting:
         self._may_choose_head = head and plan.draft == "auto"
         self._widths = verify_widths(plan)
         self._ngrams: dict[int, NgramDrafter] = {}
-        self._heads: dict[int, Survival] = {}
-        self._all_heads = Survival(_HEAD_PRIOR, _HEAD_PRIOR_WEIGHT, _ALL_HEADS_MEMORY)
+        self._heads: dict[int, HeadRecord] = {}
+        self._worth = HeadWorth()
+        self._verdict = _Verdict((), None, 0)
 
     def join(self, request: Request) -> None:
         """Begin to draft for a greedy request."""
@@ -82,8 +102,7 @@ class Drafting:
             drafter = self._ngrams[request.request_id] = NgramDrafter()
             drafter.extend(request.prompt_ids)
         if self._may_choose_head:
-            prior = self._all_heads.conditional
-            self._heads[request.request_id] = Survival(prior, _HEAD_PRIOR_WEIGHT, _HEAD_MEMORY)
+            self._heads[request.request_id] = self._worth.record()
 
     def leave(self, request_id: int) -> None:
         """Forget a request."""
@@ -96,53 +115,90 @@ class Drafting:
         if drafter is not None:
             drafter.extend(tokens)
 
-    def choose(self, requests: Sequence[Request], behind: Sequence[bool]) -> Drafts:
+    def rate_with_head(self, requests: Sequence[Request], *, behind: bool) -> float | None:
+        """Return the tokens a nanosecond that the head is likely to give, or None where it is better left out.
+
+        Args:
+            requests: the batch.
+            behind: whether heads would have to be brought up to date first.
+        """
+        ids = tuple(request.request_id for request in requests)
+        if not self._may_choose_head or not any(request_id in self._heads for request_id in ids):
+            return None
+        if self._verdict.ids == ids and self._verdict.rounds_left > 0:
+            self._verdict = replace(self._verdict, rounds_left=self._verdict.rounds_left - 1)
+            return self._verdict.rate
+        times = RoundTimes(self._costs, self._dispatcher, len(requests))
+        outlooks = [Outlook(usual=self._usual(request)) for request in requests]
+        rate = rate_with_head(times, outlooks, self._widths)
+        pays = rate > times.plain_rate * (MARGIN_BEHIND if behind else MARGIN)
+        self._verdict = _Verdict(ids, rate if pays else None, _VERDICT_ROUNDS)
+        return self._verdict.rate
+
+    def choose(self, requests: Sequence[Request], rate: float | None) -> Drafts:
         """Return what the next round of these requests verifies.
 
         Args:
             requests: the batch.
-            behind: for each, whether its head would have to be brought up to date first.
+            rate: as `rate_with_head` gave it; where it is not None, all heads are up to date.
         """
-        none: list[list[int]] = [[] for _ in requests]
+        by_host: list[list[int]] = [[] for _ in requests]
         if self._plan.draft in ("none", "nextn"):
-            return Drafts(self._plan.width, self._plan.draft == "nextn", none)
-        proposals, outlooks = [], []
-        for request, lags in zip(requests, behind, strict=True):
-            proposal, outlook = self._outlook(request, lags)
-            proposals.append(proposal)
-            outlooks.append(outlook)
+            head = self._plan.draft == "nextn"
+            return Drafts(self._plan.width, head, head, by_host)
+        wanted = [self._wanted(request) for request in requests]
+        proposals = [self._propose(request, count) for request, count in zip(requests, wanted, strict=True)]
+        outlooks = [
+            Outlook(proposal.chances, self._chances(request, count) if rate is not None else ())
+            for request, proposal, count in zip(requests, proposals, wanted, strict=True)
+        ]
         choice = Choice(1, head=False)
         if any(outlook.ngram or outlook.head for outlook in outlooks):
-            choice = choose_round(
-                self._costs, self._dispatcher, outlooks, self._widths, head=self._may_choose_head
-            )
+            times = RoundTimes(self._costs, self._dispatcher, len(requests))
+            choice = choose_round(times, outlooks, self._widths, rate)
         for row, (proposal, outlook) in enumerate(zip(proposals, outlooks, strict=True)):
             if not (choice.head and outlook.prefers_head(choice.width)):
-                none[row] = proposal.drafts[: choice.width - 1]
-        return Drafts(choice.width, choice.head, none)
+                by_host[row] = proposal.drafts[: choice.width - 1]
+        return Drafts(choice.width, choice.head, rate is not None, by_host)
 
     def learn(self, requests: Sequence[Request], drafts: Drafts, settled: Sequence[list[int]]) -> None:
         """Take in what a round accepted of the head's drafts. What ngram's were worth, the text shows."""
         for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-            if drafts.by_head(row):
-                self.learn_head(request.request_id, drafts.count(row), len(tokens) - 1)
+            record = self._heads.get(request.request_id)
+            if record is not None and record.confidence is not None and drafts.by_head(row):
+                self._worth.learn(record.confidence, drafts.count(row), len(tokens) - 1)
 
-    def learn_head(self, request_id: int, drafted: int, accepted: int) -> None:
-        """Take in one outcome of the head's drafts: of `drafted` the first `accepted` held."""
-        own = self._heads.get(request_id)
-        if own is not None:
-            own.learn(drafted, accepted)
-            self._all_heads.learn(drafted, accepted)
+    def note_confidence(self, request_id: int, confidence: float) -> None:
+        """Take in how sure a request's head is of its next first draft."""
+        record = self._heads.get(request_id)
+        if record is not None:
+            self._worth.note(record, confidence)
 
-    def _outlook(self, request: Request, behind: bool) -> tuple[Proposal, Outlook]:
+    def judge(self, request_id: int, confidence: float, *, held: bool) -> None:
+        """Take in a draft that nobody verified, held against the text that came."""
+        record = self._heads.get(request_id)
+        if record is not None:
+            self._worth.note(record, confidence)
+            self._worth.learn(confidence, 1, int(held))
+
+    def _wanted(self, request: Request) -> int:
+        """Return how many drafts a request can use: none for its last token."""
         left = request.sampling.max_tokens - len(request.output_ids)
-        wanted = min(self._plan.num_steps, left - 1)
-        if wanted < 1:
-            return NOTHING, Outlook(behind=behind)
-        ngram, head = self._ngrams.get(request.request_id), self._heads.get(request.request_id)
-        proposal = ngram.propose(wanted) if ngram is not None else NOTHING
-        chances = head.chances(wanted) if head is not None else ()
-        return proposal, Outlook(proposal.chances, chances, behind)
+        return max(min(self._plan.num_steps, left - 1), 0)
+
+    def _propose(self, request: Request, count: int) -> Proposal:
+        ngram = self._ngrams.get(request.request_id)
+        return ngram.propose(count) if ngram is not None and count > 0 else NOTHING
+
+    def _chances(self, request: Request, count: int) -> Sequence[float]:
+        record = self._heads.get(request.request_id)
+        if record is None or record.confidence is None:
+            return ()
+        return self._worth.chances(record.confidence, count)
+
+    def _usual(self, request: Request) -> list[tuple[float, list[float]]]:
+        record = self._heads.get(request.request_id)
+        return self._worth.usual(record, self._plan.num_steps) if record is not None else []
 
 
 def verify_widths(plan: EnginePlan) -> tuple[int, ...]:

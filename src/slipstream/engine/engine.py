@@ -19,9 +19,8 @@ from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
 from slipstream.plan import check_sampling
-from slipstream.speculative.breakeven import CATCH_UP
 from slipstream.speculative.lag import LIMIT, HeadLag
-from slipstream.speculative.round import Batch, RoundResult, run_round
+from slipstream.speculative.round import Batch, RoundResult, confidences, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
 
@@ -234,19 +233,23 @@ class Engine:
         head_RH = core.head.forward(torch.tensor(next_ids, device=place), hidden_RH, *rows, core.draft_cache)
         if request.phase is Phase.DECODE:
             last_BH = head_RH[-1:]
-            candidate_B = core.head.candidates(last_BH)
+            logits_BN = core.head.logits(last_BH)
+            candidate_B = core.head.tokens(logits_BN)
+            self._drafting.note_confidence(request.request_id, confidences(logits_BN)[0])
             slot_B = torch.tensor([request.slot], device=place)
             self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
 
     def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
         core, recorder = self.core, self.core.recorder
         with recorder.slice(names.HOST, names.SCHEDULE):
-            drafts = self._drafting.choose(requests, [self._behind(request) > 0 for request in requests])
-        self._catch_up(requests, drafts)
+            behind = any(self._behind(request) for request in requests)
+            rate = self._drafting.rate_with_head(requests, behind=behind)
+        self._catch_up(requests, 0 if rate is not None else LIMIT - core.plan.width)
         with recorder.slice(names.HOST, names.SCHEDULE):
+            drafts = self._drafting.choose(requests, rate)
             self._fill(requests, drafts)
             chooser = self._chooser(requests, drafts.width)
-            batch = Batch(len(requests), drafts.width, drafts.head, drafts.mixed, chooser)
+            batch = Batch(len(requests), drafts.width, drafts.head, drafts.extend, drafts.mixed, chooser)
         result = run_round(core.round_parts, self._state, batch)
         self._state = result.state
         settled = result.settle()
@@ -254,10 +257,14 @@ class Engine:
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 rows_RH = result.hidden_RH[row * drafts.width : row * drafts.width + len(tokens)]
                 self.observer(request.request_id, request.committed, rows_RH)
-        if not drafts.head:
+        if not drafts.extend:
             self._leave_behind(requests, drafts.width, settled, result)
         with recorder.slice(names.HOST, names.PUBLISH):
             self._drafting.learn(requests, drafts, settled)
+            if self._lag is not None and result.draft_logits_BN is not None:
+                sure = confidences(result.draft_logits_BN[: len(requests)])
+                for request, confidence in zip(requests, sure, strict=True):
+                    self._drafting.note_confidence(request.request_id, confidence)
             outputs = []
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 sampled = request.request_id in self._generators
@@ -282,16 +289,14 @@ class Engine:
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
 
-    def _catch_up(self, requests: list[Request], drafts: Drafts) -> None:
-        """Bring heads up to date: where the head drafts all that lag, else those whose room may be filled."""
-        room = 0 if drafts.head else LIMIT - drafts.width
+    def _catch_up(self, requests: list[Request], room: int) -> None:
+        """Bring the heads up to date that are more than `room` positions behind."""
         for request in requests:
             if self._behind(request) > room:
                 started = time.perf_counter_ns()
                 with self.core.main:
                     self._catch_up_one(request)
                 time_ns = time.perf_counter_ns() - started
-                self.core.costs.observe(CATCH_UP, time_ns)
                 self.stats.catch_ups += 1
                 self.stats.catch_up_ns += time_ns
                 self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
@@ -309,10 +314,12 @@ class Engine:
         head_RH = core.head.forward(ids_R, lag.rows(request.slot), *rows, core.draft_cache)
         lag.clear(request.slot)
         # The last row's candidate is what the head drafts next; those before it are compared.
-        guesses = core.head.candidates(head_RH[-SCORED_ROWS - 1 :])
-        known = next_ids[count - len(guesses) + 1 :]
-        for guess, token in zip(guesses[:-1].tolist(), known, strict=True):
-            self._drafting.learn_head(request.request_id, 1, int(guess == token))
+        logits_RN = core.head.logits(head_RH[-SCORED_ROWS - 1 :])
+        guesses, sure = core.head.tokens(logits_RN), confidences(logits_RN)
+        known = next_ids[count - len(sure) + 1 :]
+        for guess, confidence, token in zip(guesses[:-1].tolist(), sure[:-1], known, strict=True):
+            self._drafting.judge(request.request_id, confidence, held=guess == token)
+        self._drafting.note_confidence(request.request_id, sure[-1])
         slot_B = torch.tensor([request.slot], device=place)
         self._state = self._state.put(slot_B, candidate_M=guesses[-1:], hidden_MH=head_RH[-1:])
 

@@ -83,9 +83,9 @@ class NextnHead:
             normed = ops.rms_norm(hidden_RH, self.output_norm, self.target.config.rms_eps, torch.float32)
             return ops.logits(normed, self.output)
 
-    def candidates(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """Return the target's token that the head guesses behind each of its hidden rows, int64 [R]."""
-        best_R = ops.argmax(self.logits(hidden_RH))
+    def tokens(self, logits_RN: torch.Tensor) -> torch.Tensor:
+        """Return the target's token of the best of each row of draft logits, int64 [R]."""
+        best_R = ops.argmax(logits_RN)
         return best_R if self.draft_ids is None else ops.lookup(self.draft_ids, best_R)
 
     @property

@@ -4,7 +4,9 @@
     host's drafts    B + expected           in verify(B, width)
     head's drafts    B + expected           in draft(B, width - 1) + verify(B, width) + extend(B, width)
 
-The round with the most tokens a second is taken. The text is the same whatever is chosen.
+A head drafts well only if it is kept up to date, which costs its extend in every round, drafts or not. So it is
+first decided whether that pays in the long run, and then how wide the next round is. The text is the same whatever
+is chosen.
 """
 
 from __future__ import annotations
@@ -18,20 +20,12 @@ from slipstream.graph.dispatch import Dispatcher
 #: Without a measured time: what a row more costs, and a head's forward, as shares of a plain round (docs/log.md).
 _ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.08
 
-#: Without a measured time: bringing one request's head up to date.
-_CATCH_UP_SHARE = 0.2
-
 #: How much a new time weighs against the running mean.
 _WEIGHT = 0.05
 
-#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them.
-_MARGIN = 1.02
-
-#: Rounds that a head which was brought up to date is likely to stay in use: they share that cost.
-_ROUNDS_IN_USE = 4
-
-#: The shape that the time of bringing one request's head up to date is kept under.
-CATCH_UP = BatchDescriptor("catch-up", 1, 1)
+#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them; a head that was
+#: left out by more, since it has to be brought up to date first.
+MARGIN, MARGIN_BEHIND = 1.02, 1.05
 
 
 class PhaseCosts:
@@ -67,7 +61,7 @@ def _share(key: BatchDescriptor) -> float:
     rows = 1 + (key.width - 1) * _ROW_SHARE
     if key.phase == "draft":
         return (key.width - 1) * _HEAD_SHARE
-    return {"extend": rows * _HEAD_SHARE, "catch-up": _CATCH_UP_SHARE}.get(key.phase, rows)
+    return rows * _HEAD_SHARE if key.phase == "extend" else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +71,12 @@ class Outlook:
     Attributes:
         ngram, head: by drafter, the chance that the first draft holds, the first two, and so on; empty where that
             drafter has none for this request.
-        behind: whether its head has to be brought up to date first.
+        usual: of the head in this request, shares of rounds with their chances.
     """
 
     ngram: Sequence[float] = ()
     head: Sequence[float] = ()
-    behind: bool = False
+    usual: Sequence[tuple[float, Sequence[float]]] = ()
 
     def expected(self, width: int, *, head: bool) -> float:
         """Return how many drafts of a round of this width are likely to hold, by the better drafter."""
@@ -100,49 +94,104 @@ class Choice:
 
     Attributes:
         width: rows a request of its verify; 1 is plain decoding.
-        head: whether the NextN head drafts for requests that ngram does not draft for.
+        head: whether the NextN head drafts, for requests that ngram does not draft better for.
     """
 
     width: int
     head: bool
 
 
-def choose_round(
-    costs: PhaseCosts,
-    dispatcher: Dispatcher,
-    outlooks: Sequence[Outlook],
-    widths: Sequence[int],
-    *,
-    head: bool,
-) -> Choice:
-    """Return the round that is likely to give the most tokens a second.
+class RoundTimes:
+    """What rounds of one batch take, in nanoseconds.
 
     Args:
         costs: measured times.
         dispatcher: knows which shape a batch runs in.
+        count: requests.
+    """
+
+    def __init__(self, costs: PhaseCosts, dispatcher: Dispatcher, count: int) -> None:
+        self.count = count
+        self._costs, self._dispatcher = costs, dispatcher
+
+    def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
+        """Return the time of a round: its verify, and where they are part of it draft and extend."""
+        phases = [("verify", width)] + [("draft", width - 1)] * draft + [("extend", width)] * extend
+        return sum(
+            self._costs.time_ns(self._dispatcher.dispatch(phase, self.count, rows).key)
+            for phase, rows in phases
+        )
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens a nanosecond of plain rounds."""
+        return self.count / self.round_ns(1)
+
+
+def rate_with_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> float:
+    """Return the tokens a nanosecond that rounds with the head are likely to give in the long run.
+
+    Alone, a request's rounds are as wide as its head is confident; together, as their heads are on average.
+    """
+    if len(outlooks) == 1:
+        scenes = [(share, [chances]) for share, chances in outlooks[0].usual]
+    else:
+        scenes = [(1.0, [_mean(outlook.usual) for outlook in outlooks])]
+    if not any(chances for _, each in scenes for chances in each):
+        return 0.0
+    took = {width: times.round_ns(width, draft=width > 1, extend=True) for width in widths}
+    options = [
+        (share, [(len(outlooks) + sum(sum(chances[: w - 1]) for chances in each), took[w]) for w in widths])
+        for share, each in scenes
+    ]
+    # What a round is worth depends on what its time would bring otherwise, which is the rate: from a guess, twice.
+    rate = times.plain_rate
+    for _ in range(2):
+        tokens = spent = 0.0
+        for share, rounds in options:
+            got, ns = max(rounds, key=lambda each: each[0] - rate * each[1])
+            tokens, spent = tokens + share * got, spent + share * ns
+        rate = tokens / spent
+    return rate
+
+
+def _mean(usual: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
+    """Return the chances of a request's head on average."""
+    columns = zip(*([share * chance for chance in chances] for share, chances in usual), strict=True)
+    return [sum(column) for column in columns]
+
+
+def choose_round(
+    times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int], rate: float | None = None
+) -> Choice:
+    """Return the round that pays best.
+
+    Args:
+        times: what rounds of this batch take.
         outlooks: of all requests of the batch, those without drafts included.
         widths: what may be verified.
-        head: whether there is a head to draft with.
+        rate: where the head is kept up to date, the tokens a nanosecond that this is likely to give; every round
+            then has its extend, and what counts is how many tokens more it brings than its time would bring
+            otherwise. None without the head: then the round with the most tokens a nanosecond is taken.
     """
     count = len(outlooks)
+    if rate is not None:
+        kinds = [(width, draft) for width in widths for draft in (False, True)[: 1 + (width > 1)]]
+        useful = [
+            (width, draft)
+            for width, draft in kinds
+            if not draft or any(outlook.prefers_head(width) for outlook in outlooks)
+        ]
 
-    def time_ns(phase: str, width: int) -> float:
-        return costs.time_ns(dispatcher.dispatch(phase, count, width).key)
+        def gain(kind: tuple[int, bool]) -> float:
+            width, draft = kind
+            tokens = count + sum(outlook.expected(width, head=draft) for outlook in outlooks)
+            return tokens - rate * times.round_ns(width, draft=draft, extend=True)
 
-    best, best_rate = Choice(1, head=False), count / time_ns("verify", 1)
-    best_rate *= _MARGIN
-    behind = sum(outlook.behind for outlook in outlooks) if head else 0
+        return Choice(*max(useful, key=gain))
+    best, best_rate = Choice(1, head=False), times.plain_rate * MARGIN
     for width in widths:
-        if width == 1:
-            continue
-        verify_ns = time_ns("verify", width)
-        kinds = [(False, verify_ns)]
-        if head and any(outlook.prefers_head(width) for outlook in outlooks):
-            catch_up_ns = costs.time_ns(CATCH_UP) * behind / _ROUNDS_IN_USE if behind else 0.0
-            around_ns = time_ns("draft", width - 1) + time_ns("extend", width) + catch_up_ns
-            kinds.append((True, verify_ns + around_ns))
-        for with_head, round_ns in kinds:
-            expected = sum(outlook.expected(width, head=with_head) for outlook in outlooks)
-            if expected > 0 and (count + expected) / round_ns > best_rate:
-                best, best_rate = Choice(width, with_head), (count + expected) / round_ns
+        expected = sum(outlook.expected(width, head=False) for outlook in outlooks)
+        if width > 1 and expected > 0 and (count + expected) / times.round_ns(width) > best_rate:
+            best, best_rate = Choice(width, head=False), (count + expected) / times.round_ns(width)
     return best

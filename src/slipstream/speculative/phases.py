@@ -62,7 +62,7 @@ def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseF
             positions_B = buffers.view(f"draft.positions.{step}", key.num_reqs)
             slots_B = buffers.view(f"draft.slots.{step}", key.num_reqs)
             hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache)
-            ids_B = head.candidates(hidden_BH)
+            ids_B = head.tokens(head.logits(hidden_BH))
             candidates.append(ids_B)
         return ops.stack_columns(candidates)
 
@@ -72,7 +72,7 @@ def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseF
 def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
     """Return the head's forward over the full width; its LM head sees each request's last advanced row only."""
 
-    def extend(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor]:
+    def extend(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         hidden_RH = head.forward(
             buffers.view("extend.ids", key.rows),
             buffers.view("extend.hidden", key.rows),
@@ -82,6 +82,7 @@ def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> Phase
             cache,
         )
         last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.num_reqs))
-        return head.candidates(last_BH), last_BH
+        logits_BN = head.logits(last_BH)
+        return head.tokens(logits_BN), last_BH, logits_BN
 
     return extend

@@ -58,7 +58,8 @@ class Batch:
     Attributes:
         num_requests: real ones; rows behind them are padding.
         width: rows a request; 1 where nobody drafts.
-        head: whether the head drafts, and sees what the round accepted.
+        head: whether the head drafts.
+        extend: whether the head sees what the round accepts; always where it drafts.
         mixed: whether requests marked `from_host` take the host's drafts in a round of the head's.
         choose: picks tokens for requests that sample, (logits [B x width, V], argmax [B, width]) -> [B, width];
             None where all are greedy.
@@ -67,6 +68,7 @@ class Batch:
     num_requests: int
     width: int
     head: bool = False
+    extend: bool = False
     mixed: bool = False
     choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
@@ -78,17 +80,24 @@ class RoundResult:
     Attributes:
         hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
             writes over them.
+        draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
     """
 
     state: RoundState
     accepted: Accepted
     num_requests: int
     hidden_RH: torch.Tensor
+    draft_logits_BN: torch.Tensor | None = None
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
         advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
         return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
+
+
+def confidences(logits_RN: torch.Tensor) -> list[float]:
+    """Return the probability of the best token of each row of logits."""
+    return torch.softmax(logits_RN, -1).amax(-1).tolist()
 
 
 @torch.inference_mode()
@@ -120,7 +129,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         plans.verify_plan(*shape, drafts_BS)
     _wait(parts, main, plan, "verify plan")
 
-    if batch.head:
+    if batch.extend:
         with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_A):
             plans.extend_plan_a(*shape, width)
 
@@ -131,7 +140,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
             target_BW = batch.choose(verified.logits_RV, target_BW)
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
-    if not batch.head:
+    if not batch.extend:
         return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")
@@ -140,12 +149,12 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     _wait(parts, main, plan, "extend plan")
 
     extend_as = runner.dispatcher.dispatch("extend", num_requests, width)
-    candidate_B, hidden_BH = runner.run(extend_as, num_requests, main)
+    candidate_B, hidden_BH, logits_BN = runner.run(extend_as, num_requests, main)
     with main:
         next_state = committed.put(
             slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
         )
-    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH)
+    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, logits_BN)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:

@@ -1,7 +1,9 @@
 """How likely drafts are to hold, by position, learnt as they are tried. No torch.
 
 A draft is seen to hold or fall only where all before it held, so what is counted is each position's chance behind
-a draft that held; the chance that the first k hold is a product of these.
+a draft that held; the chance that the first k hold is a product of these. A position that was hardly tried is
+believed to be as much better or worse than expected as the one before it: else narrow rounds, which do not try it,
+would never become wide.
 """
 
 from __future__ import annotations
@@ -23,21 +25,29 @@ class Survival:
 
     def __init__(self, prior: Sequence[float], weight: float, memory: float) -> None:
         self._memory = memory
-        chances = [prior[min(position, len(prior) - 1)] for position in range(_POSITIONS)]
-        self._held = [chance * weight for chance in chances]
-        self._tried = [weight] * _POSITIONS
+        self._prior = [prior[min(position, len(prior) - 1)] for position in range(_POSITIONS)]
+        self._belief = [weight] * _POSITIONS  # what the prior still weighs
+        self._held, self._tried = [0.0] * _POSITIONS, [0.0] * _POSITIONS
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Take in one outcome: of `drafted` drafts the first `accepted` held."""
         for position in range(min(drafted, accepted + 1)):
             at = min(position, _POSITIONS - 1)
+            self._belief[at] *= self._memory
             self._held[at] = self._held[at] * self._memory + (position < accepted)
             self._tried[at] = self._tried[at] * self._memory + 1
 
     @property
     def conditional(self) -> list[float]:
         """Each position's chance behind a draft that held."""
-        return [held / tried for held, tried in zip(self._held, self._tried, strict=True)]
+        chances: list[float] = []
+        surprise = 0.0  # how much better the position before is than was expected of it
+        for at in range(_POSITIONS):
+            believed = min(max(self._prior[at] + surprise, 0.0), 1.0)
+            weight = self._belief[at]
+            chances.append((self._held[at] + weight * believed) / (self._tried[at] + weight))
+            surprise = chances[at] - self._prior[at]
+        return chances
 
     def chances(self, num_steps: int) -> list[float]:
         """Return the chance that the first draft holds, the first two, and so on up to `num_steps`."""
