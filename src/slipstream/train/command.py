@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from slipstream.config import EngineConfig
 from slipstream.errors import UsageError
 from slipstream.llm import chat_ids, load_model, plan_for
+from slipstream.model.nextn_file import read_head
+from slipstream.model.target_hash import target_hash
 from slipstream.train.generate import SHARD_PROMPTS, generate
 from slipstream.train.loop import LoopOptions
 from slipstream.train.prompt_file import read_prompts
@@ -113,9 +115,11 @@ def run_train(request: TrainRequest, *, show: bool = True) -> TrainReport:
     voice = _Voice(show)
     prompts, held_out = _prompts(request, voice)
     folder = request.data or request.out / "data"
-    samples = _samples(request, folder, prompts, voice)
     config = EngineConfig(threads=request.threads)
     plan, checkpoint, device = plan_for(request.model, config)
+    if request.init is not None:  # what is wrong with it should not show after hours
+        read_head(request.init, checkpoint.config, target_hash(checkpoint))
+    samples = _samples(request, folder, prompts, voice)
     if checkpoint.config.hidden_size != samples.load(0).hidden_TH.shape[1]:
         raise UsageError(f"the data in {folder} is another model's: its rows are of another width.")
     loaded = load_model(checkpoint, device, plan)

@@ -195,7 +195,8 @@ class Trainer:
 
     def _log(self, losses: StepLosses) -> None:
         self._recent.append({"loss": losses.by_step, "accepted": losses.accepted, "judged": losses.judged})
-        if self.progress.step % LOG_STEPS and self.progress.step < self.num_steps:
+        # The first step has a record of its own: what the head was before it learned.
+        if self.progress.step % LOG_STEPS and self.progress.step not in (1, self.num_steps):
             return
         count = len(self._recent)
         steps = range(self.options.num_steps)
