@@ -77,9 +77,10 @@ class Batch:
 class RoundResult:
     """What a round leaves: the next state, and what it settled, still on the device.
 
-        Attributes:
-                hidden_RH: the target's hidden rows, float32 [bucket x width, H]; valid until the next round.
-                draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
+    Attributes:
+        hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
+            writes over them.
+        draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
     """
 
     state: RoundState
