@@ -112,9 +112,31 @@ def test_keeps_the_newest_and_counts_the_dropped():
     assert (recorder.events(), recorder.dropped) == ([], 0)
 
 
+def test_parts_of_the_newest_replays_are_kept_and_are_slices_when_read():
+    recorder = Recorder()
+    for replay in range(1100):
+        recorder.parts(
+            "main graph", "verify", [("layer 0", replay, replay + 1), ("LM head", replay + 1, replay + 3)]
+        )
+    recorder.mark("main", "here")
+    events = recorder.events()
+    assert len(events) == 1 + 2 * 1024
+    assert isinstance(events[0], Mark)
+    assert events[-1] == Slice("main graph", "LM head", 1100, 2, {"phase": "verify"})
+    assert recorder.dropped == 0
+    recorder.clear()
+    assert recorder.events() == []
+
+
 def test_a_recorder_without_room_is_refused():
     with pytest.raises(ValueError, match="capacity=0"):
         Recorder(capacity=0)
+
+
+def test_null_recorder_keeps_no_parts():
+    recorder = NullRecorder()
+    recorder.parts("main graph", "verify", [("layer 0", 0, 1)])
+    assert recorder.events() == []
 
 
 def test_null_recorder_records_nothing():

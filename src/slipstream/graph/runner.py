@@ -114,9 +114,8 @@ class GraphRunner:
         self._observe(key, ended - started)
         if self.recorder.enabled:
             if dispatch.route is Route.REPLAY:
-                for group, began, end in self._graphs[key].group_times():
-                    track = names.graph_track(stream.name)
-                    self.recorder.add(Slice(track, group, began, end - began, {"phase": key.phase}))
+                times = self._graphs[key].group_times()
+                self.recorder.parts(names.graph_track(stream.name), key.phase, times)
             self.recorder.add(_slice(stream.name, dispatch, num_requests, started, ended))
         return result
 

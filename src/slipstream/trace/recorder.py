@@ -21,6 +21,9 @@ from slipstream.trace.events import ERROR, PARENT, Args, Event, Flow, Mark, Slic
 #: About 250 bytes an event, so some 16 MB when full.
 DEFAULT_CAPACITY: Final = 65_536
 
+#: Replays whose parts are kept: some 60 parts, 8 KB each.
+_REPLAYS_WITH_PARTS: Final = 1024
+
 # A measured slice waits as a plain tuple (track, name, start_ns, end_ns, args): building the dataclass would
 # cost as much again as all the rest, and most events are never read.
 _RawSlice = tuple[str, str, int, int, Args]
@@ -43,6 +46,7 @@ class Recorder:
         if capacity < 1:
             raise ValueError(f"capacity={capacity}: a recorder keeps at least 1 event")
         self._ring: deque[_RawSlice | Event] = deque(maxlen=capacity)
+        self._parts: deque[tuple[str, str, list[tuple[str, int, int]]]] = deque(maxlen=_REPLAYS_WITH_PARTS)
         self._seen = 0
         self._open: dict[str, list[str]] = {}
 
@@ -64,6 +68,13 @@ class Recorder:
         """Record an event whose times were measured elsewhere, on the same clock."""
         self._put(event)
 
+    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
+        """Record the parts of one replay of a phase, as (name, began, ended) in nanoseconds, in one go.
+
+        Those of the newest 1,024 replays are kept; they do not count as events until they are read.
+        """
+        self._parts.append((track, phase, times))
+
     def flow(self, name: str, from_track: str, from_ns: int, to_track: str, to_ns: int) -> None:
         """Record that `to_track` waited until `to_ns` for what `from_track` had done at `from_ns`."""
         self._put(Flow(name, from_track, from_ns, to_track, to_ns))
@@ -73,12 +84,21 @@ class Recorder:
         self._put(Mark(track, name, perf_counter_ns(), args))
 
     def events(self) -> list[Event]:
-        """Return what is kept, in the order it ended. Slices that are still open are not in it."""
-        return [_event(item) for item in self._ring.copy()]
+        """Return what is kept, in the order it ended, then the parts of replays, in theirs.
+
+        Slices that are still open are not in it.
+        """
+        events = [_event(item) for item in self._ring.copy()]
+        for track, phase, times in self._parts.copy():
+            events += (
+                Slice(track, name, began, ended - began, {"phase": phase}) for name, began, ended in times
+            )
+        return events
 
     def clear(self) -> None:
         """Forget every event and the count of dropped ones; slices that are open stay open."""
         self._ring.clear()
+        self._parts.clear()
         self._seen = 0
 
     def _put(self, item: _RawSlice | Event) -> None:
@@ -100,6 +120,9 @@ class NullRecorder(Recorder):
         return self._nothing
 
     def add(self, event: Event) -> None:
+        """Do nothing."""
+
+    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
         """Do nothing."""
 
     def flow(self, name: str, from_track: str, from_ns: int, to_track: str, to_ns: int) -> None:
