@@ -129,6 +129,24 @@ def answers(engine: Engine, prompts: Sequence[list[int]], sampling: SamplingPara
     return [completion.token_ids for completion in completions]
 
 
+def come_and_go(
+    engine: Engine, prompts: Sequence[list[int]], lengths: Sequence[int], *, aborted: int, steps: int
+) -> dict[int, list[int]]:
+    """Tokens by request, where one joins every other step and request `aborted` is given up at step 12."""
+    tokens: dict[int, list[int]] = {}
+    left = list(zip(prompts, lengths, strict=True))
+    for step in range(steps):
+        if left and step % 2 == 0:
+            prompt, length = left.pop(0)
+            engine.add(prompt, greedy(length))
+        if step == 12:
+            assert engine.abort(aborted) is not None
+        for output in engine.step():
+            tokens.setdefault(output.request_id, []).extend(output.token_ids)
+    assert not engine.busy
+    return tokens
+
+
 def drain(engine: Engine, limit: int = 2000) -> dict[int, list[int]]:
     """Step until nothing is left; tokens by request."""
     tokens: dict[int, list[int]] = {}

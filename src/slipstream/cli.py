@@ -9,21 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 from slipstream import __version__
-from slipstream.config import (
-    DEFAULT_BUCKETS,
-    EngineConfig,
-    GraphConfig,
-    SamplingParams,
-    SpecConfig,
-)
+from slipstream.cli_options import EngineOptions, ForwardOptions, SamplingOptions, TrainOptions, numbers
 from slipstream.errors import SlipstreamError, UsageError
 
 DEFAULT_MODEL = "smollm2"
@@ -44,143 +38,10 @@ app.command(train_app)
 app.command(models_app)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Engine.
-
-    Attributes:
-        draft: Who proposes: none, ngram (prompt lookup), nextn (EAGLE/NextN head), or auto (what pays, by round).
-        num_steps: Tokens drafted a round, 1 to 16; with auto at most so many.
-        head: File with the NextN head's weights; by default the one that ships for the model.
-        dtype: Weights: f32, bf16, q4, or auto by the file.
-        graph: full captures draft, verify and extend; none runs everything eagerly.
-        buckets: Captured request slots, as 1,2,4,8.
-        check: Poison stale rows and compare static addresses at every replay.
-        device: Where it runs.
-        kv_dtype: keys and values: f32, f16 (half the memory), or auto.
-        kernels: native (C), torch, or auto.
-        max_requests: Requests that decode together.
-        max_model_len: Tokens of prompt and answer, a request.
-        page_size: Tokens a KV page.
-        num_pages: KV pages.
-        prefill_chunk: Prompt tokens a prefill step computes.
-        threads: CPU threads; the cores of this process by default.
-        seed: Seeds sampling and random weights.
-    """
-
-    draft: str = "ngram"
-    num_steps: int = 3
-    head: str | None = None
-    dtype: str = "auto"
-    graph: str = "full"
-    buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
-    check: bool = False
-    device: str = "cpu"
-    kv_dtype: str = "auto"
-    kernels: str = "auto"
-    max_requests: int = 8
-    max_model_len: int | None = None
-    page_size: int = 16
-    num_pages: int | None = None
-    prefill_chunk: int = 256
-    threads: int | None = None
-    seed: int = 0
-
-    def config(self) -> EngineConfig:
-        """Return what was asked.
-
-        Raises:
-            UsageError: the buckets are not numbers.
-        """
-        return EngineConfig(
-            spec=SpecConfig(self.draft, self.num_steps, self.head),
-            graph=GraphConfig(self.graph, _numbers("buckets", self.buckets), self.check),
-            dtype=self.dtype,
-            device=self.device,
-            kv_dtype=self.kv_dtype,
-            kernels=self.kernels,
-            max_requests=self.max_requests,
-            max_model_len=self.max_model_len,
-            page_size=self.page_size,
-            num_pages=self.num_pages,
-            prefill_chunk=self.prefill_chunk,
-            threads=self.threads,
-            seed=self.seed,
-        )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ForwardOptions:
-    """Forward.
-
-    Attributes:
-        dtype: Weights: f32, bf16, q4, or auto by the file.
-        graph: full replays captured graphs; none runs eagerly.
-        device: Where it runs.
-        kernels: native (C), torch, or auto.
-        page_size: Tokens a KV page.
-        prefill_chunk: Prompt tokens a prefill step computes.
-        threads: CPU threads; the cores of this process by default.
-    """
-
-    dtype: str = "auto"
-    graph: str = "full"
-    device: str = "cpu"
-    kernels: str = "auto"
-    page_size: int = 16
-    prefill_chunk: int = 256
-    threads: int | None = None
-
-    def config(self) -> EngineConfig:
-        """Return what was asked; drafts, buckets and lengths follow from the benchmark."""
-        return EngineConfig(
-            graph=GraphConfig(self.graph),
-            dtype=self.dtype,
-            device=self.device,
-            kernels=self.kernels,
-            page_size=self.page_size,
-            prefill_chunk=self.prefill_chunk,
-            threads=self.threads,
-        )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """Sampling.
-
-    Attributes:
-        max_tokens: Tokens to generate at most.
-        temperature: 0 is greedy; above 0 samples with plain decoding.
-        top_k: Keep the k likeliest tokens; 0 keeps all.
-        top_p: Keep the likeliest tokens that together reach this probability.
-        stop: End the answer before this text; may be given several times.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    stop: Annotated[tuple[str, ...], Parameter(negative=())] = ()
-
-    def params(self) -> SamplingParams:
-        """Return what was asked."""
-        return SamplingParams(self.max_tokens, self.temperature, self.top_k, self.top_p, self.stop)
-
-
-def _numbers(what: str, text: str) -> tuple[int, ...]:
-    """Return a list of numbers as people write it."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{what} {text!r} are not numbers; write them as 1,2,4,8.") from None
-
-
 _ENGINE = EngineOptions()
 _FORWARD = ForwardOptions()
 _SAMPLING = SamplingOptions()
+_TRAIN = TrainOptions()
 
 
 @app.command
@@ -338,7 +199,7 @@ def forward(
     from slipstream.bench.forward import ForwardBench, forward_details, forward_table, run_forward
     from slipstream.bench.tables import console
 
-    counts = tuple(sorted(set(_numbers("rows", rows))))
+    counts = tuple(sorted(set(numbers("rows", rows))))
     bench = ForwardBench(model, options.config(), counts, context, prefill, repeats)
     words = console(error=True)
     with words.status("starting") as status:
@@ -350,39 +211,6 @@ def forward(
             out.print(line)
     _print_json(record)
     return 0
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """Training.
-
-    Attributes:
-        epochs: Passes over the data.
-        rows: Positions a step of training takes.
-        num_steps: Drafts a round that the head is trained for.
-        learning_rate: Its peak.
-        hidden_weight: Weight of the distance between the head's hidden rows and the target's.
-        draft_vocabulary: Tokens that the head drafts from, the most frequent ones; 0 for all.
-        init: Head file to go on from; without it, the model's last layer.
-        evaluate_minutes: Training time between two evaluations.
-        seed: Seeds prompts and the order of the data.
-        threads: CPU threads; the cores of this process by default.
-    """
-
-    epochs: int | None = None
-    rows: int | None = None
-    num_steps: int = 3
-    learning_rate: float | None = None
-    hidden_weight: float | None = None
-    draft_vocabulary: int = 8192
-    init: Path | None = None
-    evaluate_minutes: float = 15.0
-    seed: int = 0
-    threads: int | None = None
-
-
-_TRAIN = TrainOptions()
 
 
 @train_app.command

@@ -15,7 +15,7 @@ from slipstream.speculative.breakeven import Choice, Outlook
 from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter
 from slipstream.speculative.survival import Survival
-from tests.engines import Fleet, answers, drain, greedy
+from tests.engines import Fleet, answers, come_and_go, drain, greedy
 from tests.speculative.oracle import OracleHead
 
 TOKENS = 40
@@ -107,17 +107,7 @@ class TestTheSameTextAsPlain:
         engine = auto_engine(tiny, dtype=dtype, max_requests=4, prefill_chunk=16, check=True)
         prompts = tiny.prompts()
         lengths = [3 + 9 * index for index in range(len(prompts))]
-        tokens: dict[int, list[int]] = {}
-        left = list(zip(prompts, lengths, strict=True))
-        for step in range(600):
-            if left and step % 2 == 0:
-                prompt, length = left.pop(0)
-                engine.add(prompt, greedy(length))
-            if step == 12:
-                assert engine.abort(4) is not None
-            for output in engine.step():
-                tokens.setdefault(output.request_id, []).extend(output.token_ids)
-        assert not engine.busy
+        tokens = come_and_go(engine, prompts, lengths, aborted=4, steps=600)
         for request_id, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
             expected = tiny.plain(dtype, prompt, length)
             if request_id == 4:

@@ -19,7 +19,7 @@ from slipstream.llm import chat_ids
 from slipstream.model.nextn_build import random_weights
 from slipstream.model.nextn_file import save_head
 from slipstream.speculative.breakeven import Choice
-from tests.engines import Fleet, answers, drain, greedy, verify_always
+from tests.engines import Fleet, answers, come_and_go, drain, greedy, verify_always
 from tests.speculative.oracle import OracleHead
 
 TOKENS = 24
@@ -132,17 +132,7 @@ class TestRequestsThatComeAndGo:
         engine = tiny.engine(dtype=dtype, draft=draft, max_requests=4, prefill_chunk=16, check=True)
         prompts = tiny.prompts()
         lengths = [3 + 5 * index for index in range(len(prompts))]
-        tokens: dict[int, list[int]] = {}
-        left = list(zip(prompts, lengths, strict=True))
-        for step in range(400):
-            if left and step % 2 == 0:
-                prompt, length = left.pop(0)
-                engine.add(prompt, greedy(length))
-            if step == 12:
-                assert engine.abort(4) is not None
-            for output in engine.step():
-                tokens.setdefault(output.request_id, []).extend(output.token_ids)
-        assert not engine.busy
+        tokens = come_and_go(engine, prompts, lengths, aborted=4, steps=400)
         for request_id, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
             expected = tiny.plain(dtype, prompt, length)
             if request_id == 4:

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import torch
 
-from slipstream import ops
 from slipstream.model.llama import Llama
 from slipstream.native.memory import WeightMemory
-from slipstream.ops.torch_packed import Q8Matrix
 
 _MIB = 1 << 20
 #: The buffer is twice the last-level cache, within these bounds: larger ones take long to fill.
@@ -44,14 +42,8 @@ class ForwardBytes:
 
 def forward_bytes(target: Llama, slot_bytes: int) -> ForwardBytes:
     """Return what a forward of `target` reads; of the embedding it reads a row a token, which is not counted."""
-    layers = (m for e in target.layers for m in (e.attn_qkv, e.attn_output, e.ffn_gate_up, e.ffn_down))
-    return ForwardBytes(sum(_product_bytes(matrix) for matrix in (*layers, target.output)), slot_bytes)
-
-
-def _product_bytes(matrix: ops.Matrix) -> int:
-    if isinstance(matrix, Q8Matrix):  # its exact blocks lie beside the codes that a product reads
-        return sum(part.nbytes for part in matrix.weights)
-    return matrix.nbytes
+    matrices = [matrix for layer in target.layers for matrix in layer.matrices]
+    return ForwardBytes(sum(matrix.product_bytes for matrix in (*matrices, target.output)), slot_bytes)
 
 
 def read_gb_s(threads: int) -> float:

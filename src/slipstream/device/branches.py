@@ -75,9 +75,8 @@ def find_sections(streams: Sequence[str], waits: Sequence[Wait], origin: str) ->
         origin: the capturing stream.
     """
     owners: list[str] = []  # each node's stream, the unforked ones' as the capturing one's
-    known: dict[str, dict[str, int]] = {
-        origin: {}
-    }  # stream -> other -> nodes of the tape below this are done
+    # By stream, then by another: nodes of the tape below this are done.
+    known: dict[str, dict[str, int]] = {origin: {}}
     history: dict[str, list[tuple[int, dict[str, int]]]] = {}  # what a stream knew, at its waits
     pending = list(waits)
     sections: list[Section] = []
@@ -132,8 +131,6 @@ def _node_ns(node: Node, threads: int) -> float:
     if kernel not in _WEIGHT_BYTES:
         return 0.0
     rows, weights = node.n[0], node.n[1] * node.n[2]
-    reading, computing = (
-        weights * _WEIGHT_BYTES[kernel] / _BYTES_A_NS,
-        rows * weights / _PRODUCTS_A_NS[kernel],
-    )
+    reading = weights * _WEIGHT_BYTES[kernel] / _BYTES_A_NS
+    computing = rows * weights / _PRODUCTS_A_NS[kernel]
     return float(max(reading, computing)) / threads

@@ -161,7 +161,7 @@ class CpuGraph(Graph):
 
     @property
     def callbacks(self) -> dict[str, int]:
-        return self._count(lambda node: not node.own and not node.view)
+        return self._count(lambda node: node.callback)
 
     def topology(self) -> list[dict[str, Any]]:
         nodes = self._tape.nodes if self._tape else []

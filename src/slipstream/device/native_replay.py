@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from slipstream.device.arena import ArenaPool, move_to_arena
 from slipstream.device.branches import find_sections, pays
-from slipstream.device.tape import Node, Register, Tape
+from slipstream.device.tape import Node, Tape, decode, tensors_in
 from slipstream.errors import ReplayError
 from slipstream.native import library
 from slipstream.native.node import Node as NativeNode
@@ -54,11 +53,7 @@ class Callback:
         """
         self.began = time.perf_counter_ns()
         with torch.inference_mode():
-            fresh = [
-                t
-                for t in tree_leaves(self.function(*self.args, **self.kwargs))
-                if isinstance(t, torch.Tensor)
-            ]
+            fresh = tensors_in(self.function(*self.args, **self.kwargs))
             for kept, new in zip(self.results, fresh, strict=True):
                 if kept.shape != new.shape:
                     raise ReplayError(
@@ -142,8 +137,8 @@ def _mark_sections(tape: Tape, branches: str) -> int:
         return 0
     marked = 0
     for section in find_sections([node.stream for node in tape.nodes], tape.waits, tape.origin):
-        if any(tape.nodes[index].lowered is None and not tape.nodes[index].view for index in section.nodes):
-            continue  # a call-back in it: Python is one thread
+        if any(tape.nodes[index].callback for index in section.nodes):
+            continue  # Python is one thread
         natives = [_natives(tape, positions) for positions in section.branches]
         if len(natives) > library.MAX_BRANCHES:
             continue
@@ -163,16 +158,15 @@ def _natives(tape: Tape, positions: Iterable[int]) -> list[NativeNode]:
 
 def _made_by_kernels(tape: Tape) -> list[torch.Tensor]:
     """Return the results that native nodes allocated."""
-    lowered = (node.lowered for node in tape.nodes if node.lowered is not None)
-    return [t for form in lowered for t in tree_leaves(form.result) if isinstance(t, torch.Tensor)]
+    return list(tensors_in([node.lowered.result for node in tape.nodes if node.lowered is not None]))
 
 
 def _fixed(tape: Tape, result: Any) -> list[torch.Tensor]:
     """Return what must stay where it is: results of the graph, its inputs, and all that call-backs touch."""
     fixed = [tensor for _, tensor in tape.static_inputs()]
-    fixed += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    fixed += tensors_in(result)
     for node in tape.nodes:
-        if node.lowered is None and not node.view:
+        if node.callback:
             fixed += [tape.tensors[register] for register in (*node.reads, *node.outputs)]
     return fixed
 
@@ -197,7 +191,7 @@ def _steps(tape: Tape) -> tuple[Program | Callback, ...]:
             for native in node.lowered.nodes:
                 native.group = last[node.stream]
                 nodes.append(native)
-        elif not node.view:
+        elif node.callback:
             flush()
             last.clear()
             steps.append(_callback(tape, node))
@@ -206,12 +200,6 @@ def _steps(tape: Tape) -> tuple[Program | Callback, ...]:
 
 
 def _callback(tape: Tape, node: Node) -> Callback:
-    def real(value: Any) -> Any:
-        return tree_map(
-            lambda item: tape.tensors[item.index] if isinstance(item, Register) else item,
-            value,
-            is_leaf=lambda item: isinstance(item, Register),
-        )
-
+    args, kwargs = decode(node.args, tape.tensors), decode(node.kwargs, tape.tensors)
     results = [tape.tensors[register] for register in node.outputs]
-    return Callback(tape.name, node.name, node.function, real(node.args), real(node.kwargs), results)
+    return Callback(tape.name, node.name, node.function, args, kwargs, results)

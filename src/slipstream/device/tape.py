@@ -106,6 +106,11 @@ class Node:
     group: str = ""
     own: bool = False
 
+    @property
+    def callback(self) -> bool:
+        """Whether a replay hands it to PyTorch: it is foreign, and not only a view."""
+        return not self.own and not self.view
+
 
 @dataclass(slots=True)
 class Tape:
@@ -151,9 +156,7 @@ class Tape:
             function = own.definition if lowered is None else own.run
         reads: list[int] = []
         node_args, node_kwargs = self._encode(args, reads), self._encode(kwargs, reads)
-        outputs = tuple(
-            self._register(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)
-        )
+        outputs = tuple(self._register(tensor) for tensor in tensors_in(result))
         node = Node(name, self.stream(), function, node_args, node_kwargs, outputs)
         node.reads = tuple(sorted(set(reads)))
         node.lowered, node.own = lowered, own is not None
@@ -207,7 +210,7 @@ class Tape:
         """Yield (where it is read, tensor) for every tensor that the tape reads and does not make."""
         for index, node in enumerate(self.nodes):
             for position, leaf in enumerate(tree_leaves((node.args, node.kwargs))):
-                if isinstance(leaf, torch.Tensor):
+                if isinstance(leaf, torch.Tensor):  # counted with what is no tensor
                     yield f"node {index} {node.name}, argument {position}", leaf
 
     def compile(self) -> Callable[[], Any]:
@@ -219,7 +222,7 @@ class Tape:
             registers: list[Any] = [None] * num_registers
             for step in steps:
                 step(registers)
-            return _decode(result, registers)
+            return decode(result, registers)
 
         return replay
 
@@ -228,12 +231,18 @@ def _shares_memory(result: Any, arguments: Any) -> bool:
     """Return whether all results lie in the arguments' memory: what may give a view, as reshape, may copy."""
 
     def storages(value: Any) -> set[int]:
-        return {t.untyped_storage().data_ptr() for t in tree_leaves(value) if isinstance(t, torch.Tensor)}
+        return {tensor.untyped_storage().data_ptr() for tensor in tensors_in(value)}
 
     return storages(result) <= storages(arguments)
 
 
-def _decode(value: Any, registers: list[Any]) -> Any:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a structure of values, in order."""
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def decode(value: Any, registers: list[Any]) -> Any:
+    """Return a structure with what the registers hold in the place of each `Register`."""
     return tree_map(
         lambda item: registers[item.index] if isinstance(item, Register) else item,
         value,
@@ -284,8 +293,7 @@ def _step(node: Node) -> Callable[[list[Any]], None]:
         if single is not None and isinstance(result, torch.Tensor):
             registers[single] = result
         else:
-            tensors = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-            for index, tensor in zip(outputs, tensors, strict=True):
+            for index, tensor in zip(outputs, tensors_in(result), strict=True):
                 registers[index] = tensor
         for index in frees:
             registers[index] = None

@@ -53,6 +53,11 @@ class DecoderLayer:
     ffn_gate_up: ops.Matrix
     ffn_down: ops.Matrix
 
+    @property
+    def matrices(self) -> tuple[ops.Matrix, ...]:
+        """Its matrices, in the order in which a forward reads them."""
+        return self.attn_qkv, self.attn_output, self.ffn_gate_up, self.ffn_down
+
     def forward(self, residual_RH: torch.Tensor, rows: ForwardRows, cache: torch.Tensor) -> torch.Tensor:
         """Return the residual after this layer, float32 [R, H]; writes the rows' keys and values to `cache`."""
         config = self.config

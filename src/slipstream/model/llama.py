@@ -67,9 +67,7 @@ class Llama:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all matrices."""
-        layers = sum(
-            m.nbytes for e in self.layers for m in (e.attn_qkv, e.attn_output, e.ffn_gate_up, e.ffn_down)
-        )
+        layers = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices)
         return layers + sum({id(m): m.nbytes for m in (self.token_embd, self.output)}.values())
 
 

@@ -91,6 +91,5 @@ class NextnHead:
     @property
     def weight_bytes(self) -> int:
         """Bytes of its own matrices: without the target's LM head, with rows taken from it."""
-        layer = self.layer
-        own = [self.eh_proj, layer.attn_qkv, layer.attn_output, layer.ffn_gate_up, layer.ffn_down]
-        return sum(m.nbytes for m in own) + (0 if self.draft_ids is None else self.output.nbytes)
+        own = sum(matrix.nbytes for matrix in (self.eh_proj, *self.layer.matrices))
+        return own + (0 if self.draft_ids is None else self.output.nbytes)

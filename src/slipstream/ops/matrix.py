@@ -63,9 +63,14 @@ class Matrix:
         raise NotImplementedError(f"rows of a {type(self).__name__} are not taken; only a vocabulary's are")
 
     @property
+    def product_bytes(self) -> int:
+        """Bytes that a product reads of the matrix."""
+        return sum(part.nbytes for part in self.weights if isinstance(part, torch.Tensor))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that the matrix holds."""
-        return sum(part.nbytes for part in self.weights if isinstance(part, torch.Tensor))
+        return self.product_bytes
 
 
 def native_product(

@@ -6,6 +6,7 @@ changes. The layout of a block is drawn in slipstream_native.h.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ TILE = 16
 
 #: Bytes of a block's codes, 16 outputs x 32 inputs; half-precision scales follow, then in Q4 the minima.
 _Q4_CODES, _Q8_CODES = TILE * BLOCK // 2, TILE * BLOCK
+_Q4_BYTES, _Q8_BYTES = _Q4_CODES + 4 * TILE, _Q8_CODES + 2 * TILE
 
 
 @native_op
@@ -34,13 +36,8 @@ def linear_q4(
     residual_RO: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`ops.linear` with a `PackedQ4Matrix` of `num_out` outputs, float32."""
-    shape = num_out, tiles.shape[1] * BLOCK
-    if _holds(tiles, num_out, _Q4_CODES + 4 * TILE):
-        out_RO = native_product(native, Kernel.LINEAR_Q4, tiles, shape, x_RI, bias_O, residual_RO)
-        if out_RO is not None:
-            return out_RO
-    weight_OI = _q4_weight(tiles).narrow(0, 0, num_out)
-    return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
+    native = native if _holds(tiles, num_out, _Q4_BYTES) else Native()
+    return _product(native, Kernel.LINEAR_Q4, _q4_weight, x_RI, tiles, num_out, bias_O, residual_RO)
 
 
 @native_op
@@ -53,24 +50,38 @@ def linear_q8(
     residual_RO: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`ops.linear` with a `PackedQ8Matrix` of `num_out` outputs, float32."""
-    shape = num_out, tiles.shape[1] * BLOCK
-    if _holds(tiles, num_out, _Q8_CODES + 2 * TILE):
-        out_RO = native_product(native, Kernel.LINEAR_Q8, tiles, shape, x_RI, bias_O, residual_RO)
-        if out_RO is not None:
-            return out_RO
-    weight_OI = _q8_weight(tiles).narrow(0, 0, num_out)
-    return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
+    native = native if _holds(tiles, num_out, _Q8_BYTES) else Native()
+    return _product(native, Kernel.LINEAR_Q8, _q8_weight, x_RI, tiles, num_out, bias_O, residual_RO)
 
 
 @native_op
 def embed_q8(native: Native, tiles: torch.Tensor, num_out: int, ids: torch.Tensor) -> torch.Tensor:
     """Return the rows `ids` (int64, any shape) of a `PackedQ8Matrix` of `num_out` rows as float32 [..., I]."""
     num_in = tiles.shape[1] * BLOCK
-    holds = _holds(tiles, num_out, _Q8_CODES + 2 * TILE)
+    holds = _holds(tiles, num_out, _Q8_BYTES)
     if holds and native.reads(torch.uint8, tiles) and native.reads(torch.int64, ids):
         out = torch.empty(*ids.shape, num_in)
         return native.fill(out, node(Kernel.EMBED_Q8, (tiles, ids, out), (ids.numel(), num_in, num_out)))
     return torch.nn.functional.embedding(ids, _q8_weight(tiles).narrow(0, 0, num_out))
+
+
+def _product(
+    native: Native,
+    kernel: Kernel,
+    unpack: Callable[[torch.Tensor], torch.Tensor],
+    x_RI: torch.Tensor,
+    tiles: torch.Tensor,
+    num_out: int,
+    bias_O: torch.Tensor | None,
+    residual_RO: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the product with the first `num_out` outputs of tiles, which `unpack` makes floats of."""
+    shape = num_out, tiles.shape[1] * BLOCK
+    out_RO = native_product(native, kernel, tiles, shape, x_RI, bias_O, residual_RO)
+    if out_RO is not None:
+        return out_RO
+    weight_OI = unpack(tiles).narrow(0, 0, num_out)
+    return with_sums(_in_8_bits(x_RI) @ weight_OI.T, bias_O, residual_RO)
 
 
 def _holds(tiles: torch.Tensor, num_out: int, block_bytes: int) -> bool:

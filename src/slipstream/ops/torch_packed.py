@@ -121,4 +121,4 @@ class Q8Matrix(Matrix):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.codes.nbytes + self.block_scale.nbytes
+        return self.product_bytes + self.codes.nbytes + self.block_scale.nbytes
