@@ -14,54 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.graph.descriptor import BatchDescriptor
-from slipstream.graph.dispatch import Dispatcher
+from slipstream.speculative.prices import RoundTimes
 
-#: Without a measured time: what a row more costs, and a head's forward, as shares of a plain round (docs/log.md).
-_ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.08
-
-#: How much a new time weighs against the running mean.
-_WEIGHT = 0.05
-
-#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them; a head that was
-#: left out by more, since it has to be brought up to date first.
-MARGIN, MARGIN_BEHIND = 1.02, 1.05
-
-
-class PhaseCosts:
-    """Running mean of each shape's time, in nanoseconds; captures give the first value."""
-
-    def __init__(self) -> None:
-        self._mean_ns: dict[BatchDescriptor, float] = {}
-
-    def observe(self, key: BatchDescriptor, time_ns: int) -> None:
-        """Take in one measured time. A single slow one, as when the machine was busy, hardly counts."""
-        mean = self._mean_ns.get(key)
-        if mean is None:
-            self._mean_ns[key] = float(time_ns)
-        else:
-            self._mean_ns[key] = mean + _WEIGHT * (min(time_ns, 2 * mean) - mean)
-
-    def time_ns(self, key: BatchDescriptor) -> float:
-        """Return the time of a shape; where it was never measured, a guess from one that was."""
-        measured = self._mean_ns.get(key)
-        return measured if measured is not None else self._plain_ns(key.num_reqs) * _share(key)
-
-    def _plain_ns(self, num_reqs: int) -> float:
-        """Return the time of a plain round, from that of any verify of as many requests; 1 where there is none."""
-        for key, mean in self._mean_ns.items():
-            if key.phase == "verify" and key.num_reqs == num_reqs:
-                plain = self._mean_ns.get(BatchDescriptor("verify", num_reqs, 1))
-                return plain if plain is not None else mean / _share(key)
-        return 1.0
-
-
-def _share(key: BatchDescriptor) -> float:
-    """Return a guess of a shape's time over that of a plain round."""
-    rows = 1 + (key.width - 1) * _ROW_SHARE
-    if key.phase == "draft":
-        return (key.width - 1) * _HEAD_SHARE
-    return rows * _HEAD_SHARE if key.phase == "extend" else rows
+#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them.
+MARGIN = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,49 +57,53 @@ class Choice:
     head: bool
 
 
-class RoundTimes:
-    """What rounds of one batch take, in nanoseconds.
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """How much of a batch's rounds ngram drafts, and what these bring.
 
-    Args:
-        costs: measured times.
-        dispatcher: knows which shape a batch runs in.
-        count: requests.
+    Attributes:
+        share: of rounds.
+        accepted: of its drafts in such a round, a request.
+        width: rows a request of such a round.
     """
 
-    def __init__(self, costs: PhaseCosts, dispatcher: Dispatcher, count: int) -> None:
-        self.count = count
-        self._costs, self._dispatcher = costs, dispatcher
+    share: float = 0.0
+    accepted: float = 0.0
+    width: int = 1
 
-    def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
-        """Return the time of a round: its verify, and where they are part of it draft and extend."""
-        phases = [("verify", width)] + [("draft", width - 1)] * draft + [("extend", width)] * extend
-        return sum(
-            self._costs.time_ns(self._dispatcher.dispatch(phase, self.count, rows).key)
-            for phase, rows in phases
-        )
-
-    @property
-    def plain_rate(self) -> float:
-        """Tokens a nanosecond of plain rounds."""
-        return self.count / self.round_ns(1)
+    def rate_without_head(self, times: RoundTimes) -> float:
+        """Return the tokens a nanosecond that rounds without the head are likely to give."""
+        tokens = times.count * (1 + self.share * self.accepted)
+        return tokens / (self.share * times.round_ns(self.width) + (1 - self.share) * times.round_ns(1))
 
 
-def rate_with_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> float:
+def rate_with_head(
+    times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int], host: HostUse | None = None
+) -> float:
     """Return the tokens a nanosecond that rounds with the head are likely to give in the long run.
 
-    Alone, a request's rounds are as wide as its head is confident; together, as their heads are on average.
+    Alone, a request's rounds are as wide as its head is confident; together, as their heads are on average. Rounds
+    that ngram drafts pay for the head's extend and gain nothing by it.
     """
+    host = host or HostUse()
     if len(outlooks) == 1:
         scenes = [(share, [chances]) for share, chances in outlooks[0].usual]
     else:
         scenes = [(1.0, [_mean(outlook.usual) for outlook in outlooks])]
     if not any(chances for _, each in scenes for chances in each):
         return 0.0
+    count = len(outlooks)
     took = {width: times.round_ns(width, draft=width > 1, extend=True) for width in widths}
     options = [
-        (share, [(len(outlooks) + sum(sum(chances[: w - 1]) for chances in each), took[w]) for w in widths])
+        (
+            share * (1 - host.share),
+            [(count + sum(sum(chances[: w - 1]) for chances in each), took[w]) for w in widths],
+        )
         for share, each in scenes
     ]
+    if host.share:
+        by_host = count * (1 + host.accepted), times.round_ns(host.width, extend=True)
+        options.append((host.share, [by_host]))
     # What a round is worth depends on what its time would bring otherwise, which is the rate: from a guess, twice.
     rate = times.plain_rate
     for _ in range(2):

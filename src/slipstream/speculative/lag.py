@@ -1,16 +1,16 @@
 """What a NextN head has not seen: rounds that do without it leave the target's hidden rows here.
 
-A round in which the head does not draft skips extend as well, for that costs as much as a draft. The rows that
-it would have read are kept, a request's up to `LIMIT`, and given to the head in one go before it drafts again, or
-when the room is full. H hidden size, M pool rows, T room.
+A round in which the head does not draft skips extend as well, for that costs more than a draft. The rows that it
+would have read are kept, a request's up to `LIMIT`, and given to the head in one go before it drafts again. A head
+that is not worth that has lost the thread once the room is full: nothing more is kept. H hidden size, M pool rows.
 """
 
 from __future__ import annotations
 
 import torch
 
-#: Positions of a request that are kept. One forward of so many rows costs about as much as four of a single row.
-LIMIT = 32
+#: Positions of a request that are kept.
+LIMIT = 128
 
 
 class HeadLag:
@@ -25,17 +25,30 @@ class HeadLag:
     def __init__(self, num_slots: int, hidden_size: int, device: torch.device) -> None:
         self._rows_MTH = torch.zeros(num_slots, LIMIT, hidden_size, device=device)
         self._counts = [0] * num_slots
+        self._lost = [False] * num_slots
 
     def count(self, slot: int) -> int:
-        """Return how many positions the head of this request is behind."""
+        """Return how many positions the head of this request is behind, as far as they are kept."""
         return self._counts[slot]
+
+    def lost(self, slot: int) -> bool:
+        """Return whether rows that the head has not seen are gone."""
+        return self._lost[slot]
 
     def clear(self, slot: int) -> None:
         """Note that the head has seen all positions of this request."""
         self._counts[slot] = 0
+        self._lost[slot] = False
+
+    def lose(self, slot: int) -> None:
+        """Keep nothing more for this request's head."""
+        self._counts[slot] = 0
+        self._lost[slot] = True
 
     def keep(self, slot: int, hidden_NH: torch.Tensor) -> None:
-        """Keep the target's hidden rows of the next N positions; there has to be room."""
+        """Keep the target's hidden rows of the next N positions, unless the head is lost; there has to be room."""
+        if self._lost[slot]:
+            return
         start = self._counts[slot]
         self._counts[slot] = start + hidden_NH.shape[0]
         self._rows_MTH[slot, start : self._counts[slot]].copy_(hidden_NH)

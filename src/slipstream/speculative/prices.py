@@ -1,0 +1,192 @@
+"""What rounds take: measured as wholes, host work included, and guessed where a kind never ran. No torch.
+
+A phase's own time says too little. Captures replay a head's small graphs with its weights still in the caches, where
+a round finds them evicted by the target's; and a round with the head has more host work between its phases. So what
+counts is the time from scheduling to published text, by kind of round, and captures only say what a kind that never
+ran is like beside one that did.
+
+    time of a kind = its size x the machine's speed now
+
+All kinds share the speed: a machine that slows down does not make the rounds that happen to run look worse than those
+that do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slipstream.graph.descriptor import BatchDescriptor
+from slipstream.graph.dispatch import Dispatcher
+
+#: Without a measured time: what a row more costs, and a head's forward, as shares of a plain round (docs/log.md).
+_ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.08
+
+#: A round's time over that of its verify graph; of the head's graphs in a round over those in a capture. Measured:
+#: 1.2, and 3 on a model of 135 M weights.
+_HOST_FACTOR, _HEAD_FACTOR = 1.2, 3.0
+
+#: How much a new time weighs: at most, by times already seen of its kind, and at least; of the speed, always.
+_FIRST_WEIGHT, _LEAST_WEIGHT, _SPEED_WEIGHT = 0.5, 0.03, 0.1
+
+#: A time above this multiple of what was expected is a busy machine's, and counts as this multiple.
+_OUTLIER = 2.0
+
+
+class PhaseCosts:
+    """Each captured shape's time, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self._time_ns: dict[BatchDescriptor, float] = {}
+
+    def observe(self, key: BatchDescriptor, time_ns: int) -> None:
+        """Take in one shape's time."""
+        self._time_ns[key] = float(time_ns)
+
+    def knows(self, key: BatchDescriptor) -> bool:
+        """Return whether a shape was measured."""
+        return key in self._time_ns
+
+    def time_ns(self, key: BatchDescriptor) -> float:
+        """Return the time of a shape; where it was never measured, a guess from one that was."""
+        measured = self._time_ns.get(key)
+        return measured if measured is not None else self._plain_ns(key.num_reqs) * _share(key)
+
+    def _plain_ns(self, num_reqs: int) -> float:
+        """Return the time of a plain round, from that of any verify of as many requests; 1 where there is none."""
+        for key, measured in self._time_ns.items():
+            if key.phase == "verify" and key.num_reqs == num_reqs:
+                return self._time_ns.get(BatchDescriptor("verify", num_reqs, 1), measured / _share(key))
+        return 1.0
+
+
+def _share(key: BatchDescriptor) -> float:
+    """Return a guess of a shape's time over that of a plain round."""
+    rows = 1 + (key.width - 1) * _ROW_SHARE
+    if key.phase == "draft":
+        return (key.width - 1) * _HEAD_SHARE
+    return rows * _HEAD_SHARE if key.phase == "extend" else rows
+
+
+class RoundKind(NamedTuple):
+    """Rounds that take the same time.
+
+    Attributes:
+        bucket: captured request slots.
+        width: rows a request of its verify.
+        draft, extend: whether the head drafts, and whether it is kept up to date.
+    """
+
+    bucket: int
+    width: int
+    draft: bool = False
+    extend: bool = False
+
+
+@dataclass(slots=True)
+class _Size:
+    """What is known of a kind: its time at speed 1, and how many times were seen."""
+
+    ns: float
+    seen: int
+
+
+class RoundPrices:
+    """Times of rounds, learnt as they run.
+
+    Args:
+        costs: of the captured shapes.
+        dispatcher: knows which shape a batch runs in.
+    """
+
+    def __init__(self, costs: PhaseCosts, dispatcher: Dispatcher) -> None:
+        self._costs, self._dispatcher = costs, dispatcher
+        self._sizes: dict[RoundKind, _Size] = {}
+        self._speed = 1.0
+        self._head_factor = _HEAD_FACTOR
+
+    def kind(self, count: int, width: int, *, draft: bool = False, extend: bool = False) -> RoundKind:
+        """Return the kind of a round of `count` requests."""
+        bucket = self._dispatcher.dispatch("verify", count, width).key.num_reqs
+        return RoundKind(bucket, width, draft and width > 1, extend)
+
+    def time_ns(self, kind: RoundKind) -> float:
+        """Return the time that a round of this kind is likely to take, in nanoseconds."""
+        size = self._sizes.get(kind)
+        return (self._guess(kind) if size is None else size.ns) * self._speed
+
+    def observe(self, kind: RoundKind, time_ns: float) -> None:
+        """Take in one measured round."""
+        size = self._sizes.get(kind)
+        if size is None:
+            # Where nothing was captured and nothing ran, a guess has no unit.
+            blank = not self._costs.knows(BatchDescriptor("verify", kind.bucket, kind.width))
+            blank = blank and RoundKind(kind.bucket, 1) not in self._sizes
+            size = self._sizes[kind] = _Size(time_ns / self._speed if blank else self._guess(kind), 0)
+        expected = size.ns * self._speed
+        surprise = min(time_ns, _OUTLIER * expected) / expected - 1
+        weight = max(_FIRST_WEIGHT / (1 + 0.5 * size.seen), _LEAST_WEIGHT)
+        if size.seen >= 3:  # a kind that is new says nothing of the machine
+            self._speed *= 1 + _SPEED_WEIGHT * surprise
+        size.ns *= 1 + weight * surprise
+        size.seen += 1
+        if kind.extend:
+            self._learn_head_factor(kind, size)
+
+    def _learn_head_factor(self, kind: RoundKind, size: _Size) -> None:
+        expected = self._head_share(kind) * self._without_head(RoundKind(kind.bucket, 1))
+        if expected > 0:
+            factor = (size.ns - self._without_head(kind)) / expected
+            self._head_factor += _SPEED_WEIGHT * (min(max(factor, 1.0), 10.0) - self._head_factor)
+
+    def _guess(self, kind: RoundKind) -> float:
+        """Return the size of a kind that never ran."""
+        without = self._without_head(kind)
+        if not kind.extend:
+            return without
+        plain = self._without_head(RoundKind(kind.bucket, 1))
+        return without + self._head_factor * self._head_share(kind) * plain
+
+    def _without_head(self, kind: RoundKind) -> float:
+        size = self._sizes.get(RoundKind(kind.bucket, kind.width))
+        if size is not None:
+            return size.ns
+        captured = self._costs.time_ns(BatchDescriptor("verify", kind.bucket, kind.width))
+        plain = self._sizes.get(RoundKind(kind.bucket, 1))
+        if plain is None:
+            return captured * _HOST_FACTOR
+        return plain.ns * captured / self._costs.time_ns(BatchDescriptor("verify", kind.bucket, 1))
+
+    def _head_share(self, kind: RoundKind) -> float:
+        """Return the captured time of the head's part over that of a plain round's verify."""
+        ns = self._costs.time_ns(BatchDescriptor("extend", kind.bucket, kind.width))
+        if kind.draft:
+            ns += self._costs.time_ns(BatchDescriptor("draft", kind.bucket, kind.width - 1))
+        return ns / self._costs.time_ns(BatchDescriptor("verify", kind.bucket, 1))
+
+
+class RoundTimes:
+    """What rounds of one batch take, in nanoseconds.
+
+    Args:
+        prices: of all rounds.
+        count: requests.
+    """
+
+    def __init__(self, prices: RoundPrices, count: int) -> None:
+        self.count = count
+        self._prices = prices
+
+    def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
+        """Return the time of a round of this width, in which the head drafts or is kept up to date or neither."""
+        return self._prices.time_ns(self._prices.kind(self.count, width, draft=draft, extend=extend))
+
+    @property
+    def alone_ns(self) -> float:
+        """The time of a plain round of a request alone."""
+        return self._prices.time_ns(self._prices.kind(1, 1))
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens a nanosecond of plain rounds."""
+        return self.count / self.round_ns(1)
