@@ -19,7 +19,7 @@ from slipstream.speculative.confidence import HeadRecord
 from slipstream.speculative.keeper import LEFT_OUT, HeadKeeper, Outcome, Stance
 from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
-from slipstream.speculative.prices import PhaseCosts, RoundPrices, RoundTimes
+from slipstream.speculative.prices import PhaseCosts, RoundPrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Drafting:
         if self._keeper is None:
             return LEFT_OUT
         ids = tuple(request.request_id for request in requests)
-        return self._keeper.decide(ids, behind, RoundTimes(self.prices, len(requests)))
+        return self._keeper.decide(ids, behind, self.prices.times(len(requests)))
 
     def choose(self, requests: Sequence[Request], rate: float | None) -> Drafts:
         """Return what the next round of these requests verifies.
@@ -128,7 +128,7 @@ class Drafting:
         ]
         choice = Choice(1, head=False)
         if any(outlook.ngram or outlook.head for outlook in outlooks):
-            times = RoundTimes(self.prices, len(requests))
+            times = self.prices.times(len(requests))
             choice = choose_round(times, outlooks, self._widths, rate)
         for row, (proposal, outlook) in enumerate(zip(proposals, outlooks, strict=True)):
             if not (choice.head and outlook.prefers_head(choice.width)):
@@ -146,8 +146,10 @@ class Drafting:
             settled: each request's new tokens.
             time_ns: of the whole round without catch-ups.
         """
-        count = len(requests)
-        kind = self.prices.kind(count, drafts.width, draft=drafts.head, extend=drafts.extend)
+        if len(self._widths) == 1:
+            return  # there is nothing to choose
+        times = self.prices.times(len(requests))
+        kind = times.kind(drafts.width, draft=drafts.head, extend=drafts.extend)
         self.prices.observe(kind, time_ns)
         keeper = self._keeper
         if keeper is None:
@@ -156,15 +158,17 @@ class Drafting:
             record = keeper.record(request.request_id)
             if record is not None and record.confidence is not None and drafts.by_head(row):
                 keeper.worth.learn(record.confidence, drafts.count(row), len(tokens) - 1)
-        tokens = [len(tokens) for tokens in settled]
-        by_host = [len(settled[row]) - 1 if drafts.by_host[row] else None for row in range(count)]
-        outcome = Outcome(drafts.width, drafts.head, drafts.extend, self.prices.time_ns(kind), tokens, by_host)
-        keeper.settle([request.request_id for request in requests], outcome, RoundTimes(self.prices, count))
+        counts = [len(tokens) for tokens in settled]
+        by_host = [count - 1 if drafts.by_host[row] else None for row, count in enumerate(counts)]
+        outcome = Outcome(
+            drafts.width, drafts.head, drafts.extend, self.prices.time_ns(kind), counts, by_host
+        )
+        keeper.settle([request.request_id for request in requests], outcome, times)
 
     def settle_catch_up(self, requests: Sequence[Request], row: int, count: int, time_ns: int) -> None:
         """Take in what it took to bring the head of the request in this row up to date with `count` rows."""
         if self._keeper is not None:
-            times = RoundTimes(self.prices, len(requests))
+            times = self.prices.times(len(requests))
             self._keeper.settle_catch_up(requests[row].request_id, row, count, time_ns, times)
 
     def note_confidence(self, request_id: int, confidence: float) -> None:

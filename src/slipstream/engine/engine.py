@@ -296,7 +296,8 @@ class Engine:
         """Keep what the head would have read in a round that did without it."""
         if self._lag is not None:
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
+                if not self._lag.lost(request.slot):
+                    self._lag.keep(request.slot, result.hidden_RH.narrow(0, row * width, len(tokens)))
 
     def _mind_heads(self, requests: list[Request], stance: Stance) -> int:
         """Bring heads up to date or let them lose the thread; return the time that it took."""

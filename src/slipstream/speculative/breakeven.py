@@ -135,23 +135,27 @@ def choose_round(
             otherwise. None without the head: then the round with the most tokens a nanosecond is taken.
     """
     count = len(outlooks)
-    if rate is not None:
-        kinds = [(width, draft) for width in widths for draft in (False, True)[: 1 + (width > 1)]]
-        useful = [
-            (width, draft)
-            for width, draft in kinds
-            if not draft or any(outlook.prefers_head(width) for outlook in outlooks)
-        ]
-
-        def gain(kind: tuple[int, bool]) -> float:
-            width, draft = kind
-            tokens = count + sum(outlook.expected(width, head=draft) for outlook in outlooks)
-            return tokens - rate * times.round_ns(width, draft=draft, extend=True)
-
-        return Choice(*max(useful, key=gain))
-    best, best_rate = Choice(1, head=False), times.plain_rate * MARGIN
+    if rate is None:
+        return _without_head(times, outlooks, widths)
+    best, best_gain = Choice(1, head=False), count - rate * times.round_ns(1, extend=True)
     for width in widths:
-        expected = sum(outlook.expected(width, head=False) for outlook in outlooks)
-        if width > 1 and expected > 0 and (count + expected) / times.round_ns(width) > best_rate:
+        for draft in (False, True):
+            if width == 1 or (draft and not any(outlook.prefers_head(width) for outlook in outlooks)):
+                continue
+            tokens = count + sum(outlook.expected(width, head=draft) for outlook in outlooks)
+            gain = tokens - rate * times.round_ns(width, draft=draft, extend=True)
+            if gain > best_gain:
+                best, best_gain = Choice(width, draft), gain
+    return best
+
+
+def _without_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> Choice:
+    count = len(outlooks)
+    best, best_rate = Choice(1, head=False), times.plain_rate * MARGIN
+    if not any(outlook.ngram for outlook in outlooks):
+        return best
+    for width in widths:
+        expected = sum(sum(outlook.ngram[: width - 1]) for outlook in outlooks)
+        if width > 1 and expected > 0 and (count + expected) > best_rate * times.round_ns(width):
             best, best_rate = Choice(width, head=False), (count + expected) / times.round_ns(width)
     return best

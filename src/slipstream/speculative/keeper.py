@@ -16,7 +16,7 @@ learnt over all requests (`speculative.confidence`), so that a new request start
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slipstream.speculative.breakeven import MARGIN, HostUse, Outlook, rate_with_head
 from slipstream.speculative.confidence import HeadRecord, HeadWorth
@@ -42,7 +42,7 @@ _CATCH_UP_FIXED, _CATCH_UP_ROW = 0.4, 0.015
 #: A head that is behind has to repay the catch-up within so many rounds, and to beat those without it by more.
 _REPAID_ROUNDS, _MARGIN_BEHIND = 32, 1.05
 
-#: Rounds for which a verdict stands: to decide it takes as long as a hundredth of a round.
+#: Rounds for which a verdict stands, twice as many where the head is out: to decide it takes a hundredth of a round.
 _VERDICT_ROUNDS = 6
 
 #: How much of the past ngram's record keeps a round.
@@ -88,7 +88,7 @@ class Stance:
 LEFT_OUT = Stance()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Verdict:
     """The rate of a batch with heads or None, and for how many more rounds that stands."""
 
@@ -172,8 +172,10 @@ class HeadKeeper:
         return rows
 
     def _may_probe(self, count: int, times: RoundTimes) -> bool:
-        price = self._catch_up_ns(count, times) / times.round_ns(1)
-        return count >= PROBE_ROWS and not self._probing and price <= self._credit
+        """Return whether a head that is out may be judged by so many rows."""
+        if count < PROBE_ROWS or self._probing or self._credit < _PROBE_SAVINGS / 6:
+            return False
+        return self._catch_up_ns(count, times) <= self._credit * times.round_ns(1)
 
     def settle_catch_up(self, request_id: int, row: int, count: int, time_ns: int, times: RoundTimes) -> None:
         """Take in what a catch-up of `count` rows took, and charge it."""
@@ -225,14 +227,15 @@ class HeadKeeper:
         if all(head is None or head.out for head in heads):
             return None
         if verdict.ids == ids and verdict.rounds_left > 0:
-            self._verdict = replace(verdict, rounds_left=verdict.rounds_left - 1)
+            verdict.rounds_left -= 1
             return verdict.rate
         outlooks = [Outlook(usual=self._usual(head)) for head in heads]
         host = _host_use(heads)
         rate, without = rate_with_head(times, outlooks, self._widths, host), host.rate_without_head(times)
         late = sum(self._catch_up_ns(count, times) for count in behind if count)
         margin = max(_MARGIN_BEHIND, 1 + late / times.round_ns(1) / _REPAID_ROUNDS) if late else MARGIN
-        self._verdict = _Verdict(ids, rate if rate > margin * without else None, _VERDICT_ROUNDS)
+        pays = rate > margin * without
+        self._verdict = _Verdict(ids, rate if pays else None, _VERDICT_ROUNDS if pays else 2 * _VERDICT_ROUNDS)
         return self._verdict.rate
 
     def _promises(self, standing: Standing, times: RoundTimes) -> bool:

@@ -23,7 +23,7 @@ class HeadLag:
     """
 
     def __init__(self, num_slots: int, hidden_size: int, device: torch.device) -> None:
-        self._rows_MTH = torch.zeros(num_slots, LIMIT, hidden_size, device=device)
+        self._flat_RH = torch.zeros(num_slots * LIMIT, hidden_size, device=device)
         self._counts = [0] * num_slots
         self._lost = [False] * num_slots
 
@@ -46,13 +46,11 @@ class HeadLag:
         self._lost[slot] = True
 
     def keep(self, slot: int, hidden_NH: torch.Tensor) -> None:
-        """Keep the target's hidden rows of the next N positions, unless the head is lost; there has to be room."""
-        if self._lost[slot]:
-            return
-        start = self._counts[slot]
-        self._counts[slot] = start + hidden_NH.shape[0]
-        self._rows_MTH[slot, start : self._counts[slot]].copy_(hidden_NH)
+        """Keep the hidden rows of the next N positions of a head that is not lost; there has to be room."""
+        count, start = hidden_NH.shape[0], self._counts[slot]
+        self._counts[slot] = start + count
+        self._flat_RH.narrow(0, slot * LIMIT + start, count).copy_(hidden_NH)
 
     def rows(self, slot: int) -> torch.Tensor:
         """Return the rows that are kept, float32 [N, H], oldest first."""
-        return self._rows_MTH[slot, : self._counts[slot]]
+        return self._flat_RH.narrow(0, slot * LIMIT, self._counts[slot])

@@ -32,6 +32,13 @@ _FIRST_WEIGHT, _LEAST_WEIGHT, _SPEED_WEIGHT = 0.5, 0.03, 0.1
 #: A time above this multiple of what was expected is a busy machine's, and counts as this multiple.
 _OUTLIER = 2.0
 
+#: A kind that never ran is tried where it would nearly pay: its guess is taken for so much less.
+_CURIOSITY = 0.95
+
+#: Every so many rounds, kinds that did not run since move this far down to their guess: what made them look dear may
+#: have been a busy moment, and nothing else would ever show that.
+_HEAL_ROUNDS, _HEAL = 64, 0.15
+
 
 class PhaseCosts:
     """Each captured shape's time, in nanoseconds."""
@@ -85,10 +92,11 @@ class RoundKind(NamedTuple):
 
 @dataclass(slots=True)
 class _Size:
-    """What is known of a kind: its time at speed 1, and how many times were seen."""
+    """What is known of a kind: its time at speed 1, how many times were seen, and whether one was lately."""
 
     ns: float
     seen: int
+    lately: bool = True
 
 
 class RoundPrices:
@@ -102,18 +110,22 @@ class RoundPrices:
     def __init__(self, costs: PhaseCosts, dispatcher: Dispatcher) -> None:
         self._costs, self._dispatcher = costs, dispatcher
         self._sizes: dict[RoundKind, _Size] = {}
+        self._times: dict[int, RoundTimes] = {}
         self._speed = 1.0
+        self._rounds = 0
         self._head_factor = _HEAD_FACTOR
 
-    def kind(self, count: int, width: int, *, draft: bool = False, extend: bool = False) -> RoundKind:
-        """Return the kind of a round of `count` requests."""
-        bucket = self._dispatcher.dispatch("verify", count, width).key.num_reqs
-        return RoundKind(bucket, width, draft and width > 1, extend)
+    def times(self, count: int) -> RoundTimes:
+        """Return what rounds of `count` requests take; it follows what is observed."""
+        known = self._times.get(count)
+        if known is None:
+            known = self._times[count] = RoundTimes(self, self._dispatcher, count)
+        return known
 
     def time_ns(self, kind: RoundKind) -> float:
         """Return the time that a round of this kind is likely to take, in nanoseconds."""
         size = self._sizes.get(kind)
-        return (self._guess(kind) if size is None else size.ns) * self._speed
+        return (_CURIOSITY * self._guess(kind) if size is None else size.ns) * self._speed
 
     def observe(self, kind: RoundKind, time_ns: float) -> None:
         """Take in one measured round."""
@@ -130,8 +142,18 @@ class RoundPrices:
             self._speed *= 1 + _SPEED_WEIGHT * surprise
         size.ns *= 1 + weight * surprise
         size.seen += 1
+        size.lately = True
         if kind.extend:
             self._learn_head_factor(kind, size)
+        self._rounds += 1
+        if self._rounds % _HEAL_ROUNDS == 0:
+            self._heal()
+
+    def _heal(self) -> None:
+        for kind, size in self._sizes.items():
+            if not size.lately:
+                size.ns += _HEAL * min(self._guess(kind) - size.ns, 0.0)
+            size.lately = False
 
     def _learn_head_factor(self, kind: RoundKind, size: _Size) -> None:
         expected = self._head_share(kind) * self._without_head(RoundKind(kind.bucket, 1))
@@ -141,16 +163,17 @@ class RoundPrices:
 
     def _guess(self, kind: RoundKind) -> float:
         """Return the size of a kind that never ran."""
-        without = self._without_head(kind)
         if not kind.extend:
-            return without
+            return self._verify_guess(kind)
+        without = self._without_head(kind)
         plain = self._without_head(RoundKind(kind.bucket, 1))
         return without + self._head_factor * self._head_share(kind) * plain
 
     def _without_head(self, kind: RoundKind) -> float:
         size = self._sizes.get(RoundKind(kind.bucket, kind.width))
-        if size is not None:
-            return size.ns
+        return self._verify_guess(kind) if size is None else size.ns
+
+    def _verify_guess(self, kind: RoundKind) -> float:
         captured = self._costs.time_ns(BatchDescriptor("verify", kind.bucket, kind.width))
         plain = self._sizes.get(RoundKind(kind.bucket, 1))
         if plain is None:
@@ -170,21 +193,31 @@ class RoundTimes:
 
     Args:
         prices: of all rounds.
+        dispatcher: knows which shape a batch runs in.
         count: requests.
     """
 
-    def __init__(self, prices: RoundPrices, count: int) -> None:
+    def __init__(self, prices: RoundPrices, dispatcher: Dispatcher, count: int) -> None:
         self.count = count
-        self._prices = prices
+        self._prices, self._dispatcher = prices, dispatcher
+        self._kinds: dict[tuple[int, bool, bool], RoundKind] = {}
+
+    def kind(self, width: int, *, draft: bool = False, extend: bool = False) -> RoundKind:
+        """Return the kind of a round of this width, in which the head drafts or is kept up to date or neither."""
+        known = self._kinds.get((width, draft, extend))
+        if known is None:
+            bucket = self._dispatcher.dispatch("verify", self.count, width).key.num_reqs
+            known = self._kinds[width, draft, extend] = RoundKind(bucket, width, draft and width > 1, extend)
+        return known
 
     def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
-        """Return the time of a round of this width, in which the head drafts or is kept up to date or neither."""
-        return self._prices.time_ns(self._prices.kind(self.count, width, draft=draft, extend=extend))
+        """Return the time of such a round."""
+        return self._prices.time_ns(self.kind(width, draft=draft, extend=extend))
 
     @property
     def alone_ns(self) -> float:
         """The time of a plain round of a request alone."""
-        return self._prices.time_ns(self._prices.kind(1, 1))
+        return self._prices.times(1).round_ns(1)
 
     @property
     def plain_rate(self) -> float:
