@@ -63,11 +63,11 @@ def any_round(monkeypatch: pytest.MonkeyPatch) -> AnyRound:
     return chooser
 
 
-def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice) -> None:
+def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice, room: int = LIMIT - 8) -> None:
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", lambda *_, **__: choice)
     monkeypatch.setattr(
         "slipstream.engine.drafting.Drafting.decide_heads",
-        lambda self, requests, behind: Stance(1.0, late(behind)) if choice.head else left_out(behind),
+        lambda self, requests, behind: Stance(1.0, late(behind)) if choice.head else left_out(behind, room),
     )
 
 
@@ -204,8 +204,8 @@ class TestTheHeadsState:
         choose_always(monkeypatch, Choice(1, head=False))
         engine = auto_engine(tiny)
         prompt = tiny.prompts()[2]
-        assert answers(engine, [prompt], greedy(80)) == [tiny.plain("f32", prompt, 80)]
-        assert engine.stats.catch_ups == 78 // LIMIT  # the last round's row is not waited for
+        assert answers(engine, [prompt], greedy(140)) == [tiny.plain("f32", prompt, 140)]
+        assert engine.stats.catch_ups == 138 // (LIMIT - 7)  # the last round's row is not waited for
         assert set(engine.stats.kinds) == {"plain"}
 
 
@@ -215,11 +215,11 @@ class TestWhatItLearns:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Rows that it catches up with are held against the text."""
-        choose_always(monkeypatch, Choice(1, head=False))
+        choose_always(monkeypatch, Choice(1, head=False), room=24)
         engine = oracle_engine(tiny, lambda _: right)
         prompt = tiny.prompts()[2]
         engine.add(prompt, greedy(80))
-        worth = engine._drafting._worth
+        worth = engine._drafting._keeper.worth
         before = worth.chances(0.99, 1)[0]
         while engine.stats.catch_ups == 0:
             engine.step()
@@ -234,7 +234,8 @@ class TestWhatItLearns:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Times as on a machine where a row more costs a sixth, whatever this one does."""
-        monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.RoundPrices.observe", lambda *_: None)
         engine = oracle_engine(tiny, lambda _: right)
         prompts = tiny.prompts()
         for prompt in prompts:
@@ -249,7 +250,8 @@ class TestWhatItLearns:
     def test_without_a_head_it_is_ngram_of_any_width(
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.RoundPrices.observe", lambda *_: None)
         engine = tiny.engine(draft="auto")
         assert engine.core.head is None
         prompts = tiny.prompts()

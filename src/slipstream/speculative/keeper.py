@@ -26,9 +26,9 @@ from slipstream.speculative.prices import RoundTimes
 #: losses up to so many plain rounds.
 _BUDGET_ROUNDS, _BUDGET_SHARE, _SAVINGS_ROUNDS = 1.0, 0.007, 3.0
 
-#: A head that gained in earlier requests may be unlucky for longer: a share of those gains, up to so many plain
-#: rounds, is added to the budget. What gains are remembered, a plain round.
-_TRUST_SHARE, _TRUST_ROUNDS, _TRUST_MEMORY = 0.25, 1.5, 0.998
+#: A head that gained lately, in any request, may be unlucky for longer: a share of those gains, up to so many plain
+#: rounds, is added to the budget. Losses use them up.
+_TRUST_SHARE, _TRUST_ROUNDS = 0.25, 1.2
 
 #: Of the time without the head, what judging it may cost; and how much of that may be saved up, in plain rounds.
 _PROBE_SHARE, _PROBE_SAVINGS = 0.007, 1.5
@@ -211,8 +211,8 @@ class HeadKeeper:
 
     def _charge(self, standing: Standing, excess_ns: float, plain_ns: float) -> None:
         standing.excess_ns = max(standing.excess_ns + excess_ns, -_SAVINGS_ROUNDS * plain_ns)
-        self._gains = max(self._gains * _TRUST_MEMORY - excess_ns / plain_ns, 0.0)
-        trusted = min(_TRUST_SHARE * self._gains, _TRUST_ROUNDS)
+        self._gains = min(max(self._gains - excess_ns / plain_ns, 0.0), _TRUST_ROUNDS / _TRUST_SHARE)
+        trusted = _TRUST_SHARE * self._gains
         if standing.excess_ns > (_BUDGET_ROUNDS + trusted) * plain_ns + _BUDGET_SHARE * standing.plain_ns:
             standing.out = True
 
@@ -235,7 +235,9 @@ class HeadKeeper:
         late = sum(self._catch_up_ns(count, times) for count in behind if count)
         margin = max(_MARGIN_BEHIND, 1 + late / times.round_ns(1) / _REPAID_ROUNDS) if late else MARGIN
         pays = rate > margin * without
-        self._verdict = _Verdict(ids, rate if pays else None, _VERDICT_ROUNDS if pays else 2 * _VERDICT_ROUNDS)
+        self._verdict = _Verdict(
+            ids, rate if pays else None, _VERDICT_ROUNDS if pays else 2 * _VERDICT_ROUNDS
+        )
         return self._verdict.rate
 
     def _promises(self, standing: Standing, times: RoundTimes) -> bool:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatcher
 
-#: Without a measured time: what a row more costs, and a head's forward, as shares of a plain round (docs/log.md).
-_ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.08
+#: Without a measured time: what a row more costs, and a head's forward, as shares of a plain verify.
+_ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.05
 
 #: A round's time over that of its verify graph; of the head's graphs in a round over those in a capture. Measured:
 #: 1.2, and 3 on a model of 135 M weights.
@@ -31,6 +31,9 @@ _FIRST_WEIGHT, _LEAST_WEIGHT, _SPEED_WEIGHT = 0.5, 0.03, 0.1
 
 #: A time above this multiple of what was expected is a busy machine's, and counts as this multiple.
 _OUTLIER = 2.0
+
+#: From so many times on, a surprise is the machine's rather than the kind's.
+_KNOWN = 12
 
 #: A kind that never ran is tried where it would nearly pay: its guess is taken for so much less.
 _CURIOSITY = 0.95
@@ -122,6 +125,10 @@ class RoundPrices:
             known = self._times[count] = RoundTimes(self, self._dispatcher, count)
         return known
 
+    def knows(self, kind: RoundKind) -> bool:
+        """Return whether rounds of this kind ran, or its verify was captured."""
+        return kind in self._sizes or self._costs.knows(BatchDescriptor("verify", kind.bucket, kind.width))
+
     def time_ns(self, kind: RoundKind) -> float:
         """Return the time that a round of this kind is likely to take, in nanoseconds."""
         size = self._sizes.get(kind)
@@ -131,14 +138,16 @@ class RoundPrices:
         """Take in one measured round."""
         size = self._sizes.get(kind)
         if size is None:
-            # Where nothing was captured and nothing ran, a guess has no unit.
-            blank = not self._costs.knows(BatchDescriptor("verify", kind.bucket, kind.width))
-            blank = blank and RoundKind(kind.bucket, 1) not in self._sizes
-            size = self._sizes[kind] = _Size(time_ns / self._speed if blank else self._guess(kind), 0)
+            plain = RoundKind(kind.bucket, 1)
+            if not self.knows(kind) and plain not in self._sizes:
+                # Nothing was captured and nothing ran: a guess has no unit until now.
+                unit_ns = time_ns / self._speed / self._guess(kind)
+                self._sizes[plain] = _Size(self._guess(plain) * unit_ns, 0)
+            size = self._sizes[kind] = self._sizes.get(kind) or _Size(self._guess(kind), 0)
         expected = size.ns * self._speed
         surprise = min(time_ns, _OUTLIER * expected) / expected - 1
         weight = max(_FIRST_WEIGHT / (1 + 0.5 * size.seen), _LEAST_WEIGHT)
-        if size.seen >= 3:  # a kind that is new says nothing of the machine
+        if size.seen >= _KNOWN:  # a kind that is new says nothing of the machine
             self._speed *= 1 + _SPEED_WEIGHT * surprise
         size.ns *= 1 + weight * surprise
         size.seen += 1
@@ -216,8 +225,9 @@ class RoundTimes:
 
     @property
     def alone_ns(self) -> float:
-        """The time of a plain round of a request alone."""
-        return self._prices.times(1).round_ns(1)
+        """The time of a plain round of a request alone; where none ran yet, that of this batch."""
+        alone = self._prices.times(1)
+        return (alone if self._prices.knows(alone.kind(1)) else self).round_ns(1)
 
     @property
     def plain_rate(self) -> float:
