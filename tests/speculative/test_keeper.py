@@ -191,7 +191,7 @@ def test_a_head_that_is_sometimes_sure_gains(seed: int) -> None:
     game.play(3)
     # Sure rounds give 3 tokens in 1.71, the others one in 1.18.
     assert game.play(10) < 1.08 * (1.71 + 1.18) / 4
-    assert game.kept > 0.9 * game.rounds
+    assert game.kept > 0.85 * game.rounds
 
 
 @pytest.mark.parametrize("seed", SEEDS)

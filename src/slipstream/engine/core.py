@@ -17,9 +17,9 @@ from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
 from slipstream.plan import EnginePlan
-from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
+from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
 

@@ -16,7 +16,7 @@ from slipstream.graph.dispatch import Dispatcher
 from slipstream.plan import EnginePlan
 from slipstream.speculative.breakeven import Choice, Outlook, choose_round
 from slipstream.speculative.confidence import HeadRecord
-from slipstream.speculative.keeper import LEFT_OUT, HeadKeeper, Outcome, Stance
+from slipstream.speculative.keeper import LEFT_OUT, TOO_DEAR, HeadKeeper, Outcome, Stance
 from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
 from slipstream.speculative.prices import PhaseCosts, RoundPrices
@@ -59,6 +59,29 @@ class Drafts:
         return "head" if self.head else "ngram" if any(self.by_host) else "plain"
 
 
+#: Where rows are dear (`keeper.TOO_DEAR`) and no draft was worth them, so many rounds pass without looking: at
+#: first, and at most. Looking costs a batch's host some percents of a round.
+_FIRST_REST, _LONGEST_REST = 1, 16
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Rounds that pass without looking for drafts, more each time that none was worth it."""
+
+    length: int = 0
+    left: int = 0
+
+    def takes(self) -> bool:
+        """Return whether this round passes so."""
+        self.left -= 1
+        return self.left >= 0
+
+    def note(self, worth: bool) -> None:
+        """Take in whether looking was worth it."""
+        self.length = 0 if worth else min(max(2 * self.length, _FIRST_REST), _LONGEST_REST)
+        self.left = self.length
+
+
 class Drafting:
     """The drafters of an engine's greedy requests.
 
@@ -73,6 +96,7 @@ class Drafting:
         self.prices = RoundPrices(costs, dispatcher)
         self._widths = verify_widths(plan)
         self._ngrams: dict[int, NgramDrafter] = {}
+        self._rest = _Rest()
         self._keeper: HeadKeeper | None = None
         if head and plan.draft == "auto":
             self._keeper = HeadKeeper(plan.num_steps, self._widths, LIMIT)
@@ -120,6 +144,10 @@ class Drafting:
         if self._plan.draft in ("none", "nextn"):
             head = self._plan.draft == "nextn"
             return Drafts(self._plan.width, head, head, by_host)
+        times = self.prices.times(len(requests))
+        dear = rate is None and times.chance_needed(self._widths) > TOO_DEAR
+        if dear and self._rest.takes():
+            return Drafts(1, False, False, by_host)
         wanted = [self._wanted(request) for request in requests]
         proposals = [self._propose(request, count) for request, count in zip(requests, wanted, strict=True)]
         outlooks = [
@@ -128,8 +156,8 @@ class Drafting:
         ]
         choice = Choice(1, head=False)
         if any(outlook.ngram or outlook.head for outlook in outlooks):
-            times = self.prices.times(len(requests))
             choice = choose_round(times, outlooks, self._widths, rate)
+        self._rest.note(choice.width > 1 or not dear)
         for row, (proposal, outlook) in enumerate(zip(proposals, outlooks, strict=True)):
             if not (choice.head and outlook.prefers_head(choice.width)):
                 by_host[row] = proposal.drafts[: choice.width - 1]

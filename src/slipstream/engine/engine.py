@@ -97,8 +97,7 @@ class Engine:
         # Only where rounds may do without the head does it fall behind.
         self._lag: HeadLag | None = None
         if core.head is not None and plan.draft == "auto":
-            hidden_size = core.target.config.hidden_size
-            self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
+            self._lag = HeadLag(plan.max_requests)
         self._generators: dict[int, torch.Generator] = {}
 
     def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
@@ -293,11 +292,10 @@ class Engine:
     def _leave_behind(
         self, requests: list[Request], width: int, settled: list[list[int]], result: RoundResult
     ) -> None:
-        """Keep what the head would have read in a round that did without it."""
+        """Keep what the heads would have read in a round that did without them."""
         if self._lag is not None:
-            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                if not self._lag.lost(request.slot):
-                    self._lag.keep(request.slot, result.hidden_RH.narrow(0, row * width, len(tokens)))
+            slots, counts = [request.slot for request in requests], [len(tokens) for tokens in settled]
+            self._lag.keep(slots, counts, width, result.hidden_RH)
 
     def _mind_heads(self, requests: list[Request], stance: Stance) -> int:
         """Bring heads up to date or let them lose the thread; return the time that it took."""

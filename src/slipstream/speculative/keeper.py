@@ -1,7 +1,7 @@
 """Whether the NextN heads of a batch are kept up to date, at a loss that is bounded. No torch.
 
-A head drafts only if it has seen the whole text, and seeing it costs an extend in every round. So the head is a bet,
-and three rules bound what it may lose against rounds without it:
+A head drafts only if it has seen the whole text, and seeing it costs an extend in every round. So the head is a
+bet, and three rules bound what it may lose against rounds without it:
 
 1. It is kept where it is likely to pay in the long run (`breakeven.rate_with_head`), ngram's rounds counted.
 2. Each request has an account of what rounds with the head took beyond what the same tokens take without it. Over
@@ -22,12 +22,12 @@ from slipstream.speculative.breakeven import MARGIN, HostUse, Outlook, rate_with
 from slipstream.speculative.confidence import HeadRecord, HeadWorth
 from slipstream.speculative.prices import RoundTimes
 
-#: What an account may be overdrawn by: plain rounds, and a share of the request's time. Earlier gains pay for later
-#: losses up to so many plain rounds.
+#: What an account may be overdrawn by: plain rounds, and a share of the request's time. Earlier gains pay for
+#: later losses up to so many plain rounds.
 _BUDGET_ROUNDS, _BUDGET_SHARE, _SAVINGS_ROUNDS = 1.0, 0.007, 3.0
 
-#: A head that gained lately, in any request, may be unlucky for longer: a share of those gains, up to so many plain
-#: rounds, is added to the budget. Losses use them up.
+#: A head that gained lately, in any request, may be unlucky for longer: a share of those gains, up to so many
+#: plain rounds, is added to the budget. Losses use them up.
 _TRUST_SHARE, _TRUST_ROUNDS = 0.25, 1.2
 
 #: Of the time without the head, what judging it may cost; and how much of that may be saved up, in plain rounds.
@@ -36,14 +36,17 @@ _PROBE_SHARE, _PROBE_SAVINGS = 0.007, 1.5
 #: Rows that a head has to be behind to be judged by: fewer teach too little for a catch-up's fixed cost.
 PROBE_ROWS = 12
 
-#: Before catch-ups were measured: their cost in plain rounds of a lone request, fixed and a row. Measured (docs/log.md).
+#: Before catch-ups were measured: their cost in plain rounds of a lone request, fixed and a row.
 _CATCH_UP_FIXED, _CATCH_UP_ROW = 0.4, 0.015
 
 #: A head that is behind has to repay the catch-up within so many rounds, and to beat those without it by more.
 _REPAID_ROUNDS, _MARGIN_BEHIND = 32, 1.05
 
-#: Rounds for which a verdict stands, twice as many where the head is out: to decide it takes a hundredth of a round.
+#: Rounds for which a verdict stands, twice as many where the head is out: it takes a hundredth of a round.
 _VERDICT_ROUNDS = 6
+
+#: Where every draft of every request has to hold with a greater chance than this, no head is kept or judged.
+TOO_DEAR = 0.5
 
 #: How much of the past ngram's record keeps a round.
 _HOST_MEMORY = 0.95
@@ -175,6 +178,8 @@ class HeadKeeper:
         """Return whether a head that is out may be judged by so many rows."""
         if count < PROBE_ROWS or self._probing or self._credit < _PROBE_SAVINGS / 6:
             return False
+        if times.chance_needed(self._widths) > TOO_DEAR:
+            return False
         return self._catch_up_ns(count, times) <= self._credit * times.round_ns(1)
 
     def settle_catch_up(self, request_id: int, row: int, count: int, time_ns: int, times: RoundTimes) -> None:
@@ -229,6 +234,9 @@ class HeadKeeper:
         if verdict.ids == ids and verdict.rounds_left > 0:
             verdict.rounds_left -= 1
             return verdict.rate
+        if times.chance_needed(self._widths) > TOO_DEAR:
+            self._verdict = _Verdict(ids, None, 2 * _VERDICT_ROUNDS)
+            return None
         outlooks = [Outlook(usual=self._usual(head)) for head in heads]
         host = _host_use(heads)
         rate, without = rate_with_head(times, outlooks, self._widths, host), host.rate_without_head(times)
@@ -242,6 +250,8 @@ class HeadKeeper:
 
     def _promises(self, standing: Standing, times: RoundTimes) -> bool:
         """Return whether the head would pay for this request where ngram had nothing to draft."""
+        if times.chance_needed(self._widths) > TOO_DEAR:
+            return False
         usual = [Outlook(usual=self._usual(standing))] + [Outlook()] * (times.count - 1)
         return rate_with_head(times, usual, self._widths) > _MARGIN_BEHIND * times.plain_rate
 

@@ -1,18 +1,19 @@
 """What rounds take: measured as wholes, host work included, and guessed where a kind never ran. No torch.
 
-A phase's own time says too little. Captures replay a head's small graphs with its weights still in the caches, where
-a round finds them evicted by the target's; and a round with the head has more host work between its phases. So what
-counts is the time from scheduling to published text, by kind of round, and captures only say what a kind that never
-ran is like beside one that did.
+A phase's own time says too little. Captures replay a head's small graphs with its weights still in the caches,
+where a round finds them evicted by the target's; and a round with the head has more host work between its phases.
+So what counts is the time from scheduling to settled tokens, by kind of round, and captures only say what a kind
+that never ran is like beside one that did.
 
     time of a kind = its size x the machine's speed now
 
-All kinds share the speed: a machine that slows down does not make the rounds that happen to run look worse than those
-that do not.
+All kinds share the speed: a machine that slows down does not make the rounds that happen to run look worse than
+those that do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,8 +39,8 @@ _KNOWN = 12
 #: A kind that never ran is tried where it would nearly pay: its guess is taken for so much less.
 _CURIOSITY = 0.95
 
-#: Every so many rounds, kinds that did not run since move this far down to their guess: what made them look dear may
-#: have been a busy moment, and nothing else would ever show that.
+#: Every so many rounds, kinds that did not run since move this far down to their guess: what made them look dear
+#: may have been a busy moment, and nothing else would ever show that.
 _HEAL_ROUNDS, _HEAL = 64, 0.15
 
 
@@ -222,6 +223,11 @@ class RoundTimes:
     def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
         """Return the time of such a round."""
         return self._prices.time_ns(self.kind(width, draft=draft, extend=extend))
+
+    def chance_needed(self, widths: Sequence[int]) -> float:
+        """Return how likely each draft of all requests has to hold for any wide round to pay."""
+        plain_ns = self.round_ns(1)
+        return min((self.round_ns(width) / plain_ns - 1) / (width - 1) for width in widths if width > 1)
 
     @property
     def alone_ns(self) -> float:
