@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -59,12 +60,14 @@ class AnyRound:
 def any_round(monkeypatch: pytest.MonkeyPatch) -> AnyRound:
     chooser = AnyRound(7)
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", chooser)
+    monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
     monkeypatch.setattr("slipstream.engine.drafting.Drafting.decide_heads", chooser.heads)
     return chooser
 
 
 def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice, room: int = LIMIT - 8) -> None:
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", lambda *_, **__: choice)
+    monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
     monkeypatch.setattr(
         "slipstream.engine.drafting.Drafting.decide_heads",
         lambda self, requests, behind: Stance(1.0, late(behind)) if choice.head else left_out(behind, room),

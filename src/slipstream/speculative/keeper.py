@@ -93,11 +93,17 @@ LEFT_OUT = Stance()
 
 @dataclass(slots=True)
 class _Verdict:
-    """The rate of a batch with heads or None, and for how many more rounds that stands."""
+    """What was found for a batch, and for how many more rounds that stands.
+
+    Attributes:
+        rate: with heads, where they pay.
+        dear: whether rows are too dear for any head.
+    """
 
     ids: tuple[int, ...]
-    rate: float | None
-    rounds_left: int
+    rate: float | None = None
+    dear: bool = False
+    rounds_left: int = 0
 
 
 class HeadKeeper:
@@ -118,7 +124,7 @@ class HeadKeeper:
         self._credit = 0.0  # plain rounds that may be spent on judging
         self._catch_up_factor = 1.0
         self._probing: tuple[int, ...] = ()
-        self._verdict = _Verdict((), None, 0)
+        self._verdict = _Verdict(())
 
     def join(self, request_id: int) -> None:
         """Begin with a request: its account is empty."""
@@ -145,12 +151,18 @@ class HeadKeeper:
         heads = [self._standings.get(i) if b is not None else None for i, b in zip(ids, behind, strict=True)]
         if not any(heads):
             return LEFT_OUT
-        rate = self._rate(ids, heads, behind, times)
+        verdict = self._current(ids, heads, behind, times)
         late = [row for row, count in enumerate(behind) if count]
-        if rate is not None:
+        if verdict.rate is not None:
             catch_up = [row for row in late if (head := heads[row]) is not None and not head.out]
             # The others' next rows go to the head as well: what lies before can no more be given to it.
-            return Stance(rate, catch_up, self._lose(heads, [row for row in late if row not in catch_up]))
+            return Stance(
+                verdict.rate, catch_up, self._lose(heads, [row for row in late if row not in catch_up])
+            )
+        if verdict.dear:
+            return Stance(
+                None, (), self._lose(heads, [row for row in late if (behind[row] or 0) > self._room])
+            )
         self._credit = min(self._credit + _PROBE_SHARE, _PROBE_SAVINGS)
         catch_up, lose = [], []
         for row in late:
@@ -177,8 +189,6 @@ class HeadKeeper:
     def _may_probe(self, count: int, times: RoundTimes) -> bool:
         """Return whether a head that is out may be judged by so many rows."""
         if count < PROBE_ROWS or self._probing or self._credit < _PROBE_SAVINGS / 6:
-            return False
-        if times.chance_needed(self._widths) > TOO_DEAR:
             return False
         return self._catch_up_ns(count, times) <= self._credit * times.round_ns(1)
 
@@ -221,37 +231,47 @@ class HeadKeeper:
         if standing.excess_ns > (_BUDGET_ROUNDS + trusted) * plain_ns + _BUDGET_SHARE * standing.plain_ns:
             standing.out = True
 
-    def _rate(
+    def _judge(
         self,
         ids: tuple[int, ...],
         heads: Sequence[Standing | None],
         behind: Sequence[int | None],
         times: RoundTimes,
-    ) -> float | None:
-        verdict = self._verdict
+    ) -> _Verdict:
+        """Return whether heads pay for this batch in the long run."""
         if all(head is None or head.out for head in heads):
-            return None
-        if verdict.ids == ids and verdict.rounds_left > 0:
-            verdict.rounds_left -= 1
-            return verdict.rate
-        if times.chance_needed(self._widths) > TOO_DEAR:
-            self._verdict = _Verdict(ids, None, 2 * _VERDICT_ROUNDS)
-            return None
+            return _Verdict(ids)
         outlooks = [Outlook(usual=self._usual(head)) for head in heads]
         host = _host_use(heads)
         rate, without = rate_with_head(times, outlooks, self._widths, host), host.rate_without_head(times)
         late = sum(self._catch_up_ns(count, times) for count in behind if count)
         margin = max(_MARGIN_BEHIND, 1 + late / times.round_ns(1) / _REPAID_ROUNDS) if late else MARGIN
-        pays = rate > margin * without
-        self._verdict = _Verdict(
-            ids, rate if pays else None, _VERDICT_ROUNDS if pays else 2 * _VERDICT_ROUNDS
-        )
-        return self._verdict.rate
+        return _Verdict(ids, rate if rate > margin * without else None)
+
+    def _current(
+        self,
+        ids: tuple[int, ...],
+        heads: Sequence[Standing | None],
+        behind: Sequence[int | None],
+        times: RoundTimes,
+    ) -> _Verdict:
+        """Return the verdict that stands, or a new one."""
+        verdict = self._verdict
+        if verdict.ids == ids and verdict.rounds_left > 0:
+            verdict.rounds_left -= 1
+            over = verdict.rate is not None and all(head is None or head.out for head in heads)
+            if not over:
+                return verdict
+        if times.chance_needed(self._widths) > TOO_DEAR:
+            verdict = _Verdict(ids, dear=True)
+        else:
+            verdict = self._judge(ids, heads, behind, times)
+        verdict.rounds_left = _VERDICT_ROUNDS if verdict.rate is not None else 2 * _VERDICT_ROUNDS
+        self._verdict = verdict
+        return verdict
 
     def _promises(self, standing: Standing, times: RoundTimes) -> bool:
         """Return whether the head would pay for this request where ngram had nothing to draft."""
-        if times.chance_needed(self._widths) > TOO_DEAR:
-            return False
         usual = [Outlook(usual=self._usual(standing))] + [Outlook()] * (times.count - 1)
         return rate_with_head(times, usual, self._widths) > _MARGIN_BEHIND * times.plain_rate
 
