@@ -27,8 +27,10 @@ from slipstream.speculative.prices import RoundTimes
 _BUDGET_ROUNDS, _BUDGET_SHARE, _SAVINGS_ROUNDS = 1.0, 0.007, 3.0
 
 #: A head that gained lately, in any request, may be unlucky for longer: a share of those gains, up to so many
-#: plain rounds, is added to the budget. Losses use them up.
+#: plain rounds, is added to the budget. Losses use them up. One that lost lately, whatever was expected of it, has a
+#: smaller budget and has to promise more: for each plain round lost, which is forgotten slowly.
 _TRUST_SHARE, _TRUST_ROUNDS = 0.25, 1.2
+_DISTRUST_SHARE, _DISTRUST_ROUNDS, _DISTRUST_MARGIN, _DISTRUST_MEMORY = 0.2, 0.8, 0.02, 0.998
 
 #: Of the time without the head, what judging it may cost; and how much of that may be saved up, in plain rounds.
 _PROBE_SHARE, _PROBE_SAVINGS = 0.007, 1.5
@@ -120,7 +122,7 @@ class HeadKeeper:
         self._num_steps, self._widths = num_steps, widths
         self._room = room - max(widths)
         self._standings: dict[int, Standing] = {}
-        self._gains = 0.0  # plain rounds that heads saved lately, over all requests
+        self._gains = 0.0  # plain rounds that heads saved lately over all requests, or lost
         self._credit = 0.0  # plain rounds that may be spent on judging
         self._catch_up_factor = 1.0
         self._probing: tuple[int, ...] = ()
@@ -206,6 +208,8 @@ class HeadKeeper:
     def settle(self, ids: Sequence[int], outcome: Outcome, times: RoundTimes) -> None:
         """Take in one round: what the head cost or saved goes to the accounts."""
         plain_ns, count = times.round_ns(1), times.count
+        if self._gains < 0:
+            self._gains *= _DISTRUST_MEMORY
         excess_ns = 0.0
         if outcome.extend:
             tokens = sum(outcome.tokens)
@@ -226,8 +230,9 @@ class HeadKeeper:
 
     def _charge(self, standing: Standing, excess_ns: float, plain_ns: float) -> None:
         standing.excess_ns = max(standing.excess_ns + excess_ns, -_SAVINGS_ROUNDS * plain_ns)
-        self._gains = min(max(self._gains - excess_ns / plain_ns, 0.0), _TRUST_ROUNDS / _TRUST_SHARE)
-        trusted = _TRUST_SHARE * self._gains
+        most, least = _TRUST_ROUNDS / _TRUST_SHARE, -_DISTRUST_ROUNDS / _DISTRUST_SHARE
+        self._gains = min(max(self._gains - excess_ns / plain_ns, least), most)
+        trusted = (_TRUST_SHARE if self._gains > 0 else _DISTRUST_SHARE) * self._gains
         if standing.excess_ns > (_BUDGET_ROUNDS + trusted) * plain_ns + _BUDGET_SHARE * standing.plain_ns:
             standing.out = True
 
@@ -246,6 +251,7 @@ class HeadKeeper:
         rate, without = rate_with_head(times, outlooks, self._widths, host), host.rate_without_head(times)
         late = sum(self._catch_up_ns(count, times) for count in behind if count)
         margin = max(_MARGIN_BEHIND, 1 + late / times.round_ns(1) / _REPAID_ROUNDS) if late else MARGIN
+        margin += _DISTRUST_MARGIN * max(-self._gains, 0.0)
         return _Verdict(ids, rate if rate > margin * without else None)
 
     def _current(

@@ -33,6 +33,9 @@ _FIRST_WEIGHT, _LEAST_WEIGHT, _SPEED_WEIGHT = 0.5, 0.03, 0.1
 #: A time above this multiple of what was expected is a busy machine's, and counts as this multiple.
 _OUTLIER = 2.0
 
+#: How much wider a round may be that says something of another.
+_LOOK_WIDER = 4
+
 #: From so many times on, a surprise is the machine's rather than the kind's.
 _KNOWN = 12
 
@@ -184,11 +187,26 @@ class RoundPrices:
         return self._verify_guess(kind) if size is None else size.ns
 
     def _verify_guess(self, kind: RoundKind) -> float:
-        captured = self._costs.time_ns(BatchDescriptor("verify", kind.bucket, kind.width))
-        plain = self._sizes.get(RoundKind(kind.bucket, 1))
-        if plain is None:
-            return captured * _HOST_FACTOR
-        return plain.ns * captured / self._costs.time_ns(BatchDescriptor("verify", kind.bucket, 1))
+        """Return the size of a round without the head, from its capture, and from wider ones.
+
+        A capture may meet a busy moment and look dear. But a row more costs about as much as the last one, so
+        between a plain round and a wider one that ran or was captured lies a straight line.
+        """
+        bucket, width = kind.bucket, kind.width
+        captured = {
+            rows: self._costs.time_ns(key)
+            for rows in range(1, width + _LOOK_WIDER)
+            if self._costs.knows(key := BatchDescriptor("verify", bucket, rows)) or rows in (1, width)
+        }
+        plain = self._sizes.get(RoundKind(bucket, 1))
+        plain_ns = captured[1] * _HOST_FACTOR if plain is None else plain.ns
+        guess = plain_ns * captured[width] / captured[1]
+        for rows in range(width + 1, width + _LOOK_WIDER):
+            ran = self._sizes.get(RoundKind(bucket, rows))
+            if ran is not None or rows in captured:
+                wider = plain_ns * captured[rows] / captured[1] if ran is None else ran.ns
+                guess = min(guess, plain_ns + (wider - plain_ns) * (width - 1) / (rows - 1))
+        return guess
 
     def _head_share(self, kind: RoundKind) -> float:
         """Return the captured time of the head's part over that of a plain round's verify."""
