@@ -105,11 +105,10 @@ class TestTheRateWithAHead:
         usual: list[list[tuple[float, list[float]]]],
         head: int = 8,
         bucket: int = 1,
-        host: HostUse | None = None,
     ) -> float:
         outlooks = [Outlook(usual=each) for each in usual]
         made = times(VERIFY, count=len(outlooks), head=head, bucket=bucket)
-        return rate_with_head(made, outlooks, WIDTHS, host)
+        return rate_with_head(made, outlooks, WIDTHS)
 
     def test_that_is_always_as_sure_is_that_of_its_best_round(self) -> None:
         assert self.rate([[(1.0, [0.5, 0.3, 0.2])]]) == pytest.approx(1.8 / 146, rel=1e-3)
@@ -126,13 +125,13 @@ class TestTheRateWithAHead:
         usual = [(0.5, [0.8, 0.6, 0.4]), (0.5, [0.2, 0.0, 0.0])]
         assert self.rate([usual] * 4, bucket=4) == pytest.approx(4 * 1.8 / 146, rel=1e-3)
 
-    def test_counts_the_rounds_that_ngram_drafts_anyway(self) -> None:
-        """They take the head's extend and bring no more."""
-        host = HostUse(share=0.5, accepted=2.0, width=4)
-        expected = (0.5 * 3 + 0.5 * 1.5) / (0.5 * (145 + 8) + 0.5 * 123)
-        assert self.rate([[(1.0, [0.5, 0.3, 0.2])]], host=host) == pytest.approx(expected, rel=0.01)
-        without = (0.5 * 3 + 0.5 * 1) / (0.5 * 145 + 0.5 * 100)
-        assert host.rate_without_head(times(VERIFY)) == pytest.approx(without, rel=0.01)
+    def test_counts_the_text_that_ngram_drafts_anyway(self) -> None:
+        """Its rounds take the head's extend and bring no more."""
+        host, made = HostUse(share=0.5, accepted=2.0, width=4), times(VERIFY, head=8)
+        expected = (0.5 * 3 + 0.5) / (0.5 * (145 + 8) + 0.5 * 146 / 1.8)
+        assert host.rate(made, 1.8 / 146) == pytest.approx(expected, rel=1e-3)
+        assert host.rate(made) == pytest.approx((0.5 * 3 + 0.5) / (0.5 * 145 + 0.5 * 100), rel=1e-3)
+        assert HostUse().rate(made) == pytest.approx(1 / 100, rel=1e-3)
 
     def test_of_requests_that_no_head_drafts_for_is_nothing(self) -> None:
         assert self.rate([[]]) == 0

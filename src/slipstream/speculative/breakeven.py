@@ -59,10 +59,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """How much of a batch's rounds ngram drafts, and what these bring.
+    """How much of a batch's text ngram drafts, and what its rounds bring.
 
     Attributes:
-        share: of rounds.
+        share: of rounds, where all other rounds were plain.
         accepted: of its drafts in such a round, a request.
         width: rows a request of such a round.
     """
@@ -71,39 +71,36 @@ class HostUse:
     accepted: float = 0.0
     width: int = 1
 
-    def rate_without_head(self, times: RoundTimes) -> float:
-        """Return the tokens a nanosecond that rounds without the head are likely to give."""
-        tokens = times.count * (1 + self.share * self.accepted)
-        return tokens / (self.share * times.round_ns(self.width) + (1 - self.share) * times.round_ns(1))
+    def rate(self, times: RoundTimes, with_head: float | None = None) -> float:
+        """Return the tokens a nanosecond that this text is likely to give.
+
+        Args:
+            times: what rounds of the batch take.
+            with_head: tokens a nanosecond of the text that ngram does not draft, as `rate_with_head` gives them;
+                the head's extend is then in ngram's rounds as well. None for plain rounds there.
+        """
+        plain = times.plain_rate if with_head is None else with_head
+        by_host_ns = times.round_ns(self.width, extend=with_head is not None)
+        spent = self.share * by_host_ns + (1 - self.share) * times.count / plain
+        return times.count * (1 + self.share * self.accepted) / spent
 
 
-def rate_with_head(
-    times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int], host: HostUse | None = None
-) -> float:
+def rate_with_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> float:
     """Return the tokens a nanosecond that rounds with the head are likely to give in the long run.
 
-    Alone, a request's rounds are as wide as its head is confident; together, as their heads are on average. Rounds
-    that ngram drafts pay for the head's extend and gain nothing by it.
+    Alone, a request's rounds are as wide as its head is confident; together, as their heads are on average.
     """
-    host = host or HostUse()
     if len(outlooks) == 1:
         scenes = [(share, [chances]) for share, chances in outlooks[0].usual]
     else:
         scenes = [(1.0, [_mean(outlook.usual) for outlook in outlooks])]
     if not any(chances for _, each in scenes for chances in each):
         return 0.0
-    count = len(outlooks)
     took = {width: times.round_ns(width, draft=width > 1, extend=True) for width in widths}
     options = [
-        (
-            share * (1 - host.share),
-            [(count + sum(sum(chances[: w - 1]) for chances in each), took[w]) for w in widths],
-        )
+        (share, [(len(outlooks) + sum(sum(chances[: w - 1]) for chances in each), took[w]) for w in widths])
         for share, each in scenes
     ]
-    if host.share:
-        by_host = count * (1 + host.accepted), times.round_ns(host.width, extend=True)
-        options.append((host.share, [by_host]))
     # What a round is worth depends on what its time would bring otherwise, which is the rate: from a guess, twice.
     rate = times.plain_rate
     for _ in range(2):

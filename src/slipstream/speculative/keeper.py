@@ -27,8 +27,8 @@ from slipstream.speculative.prices import RoundTimes
 _BUDGET_ROUNDS, _BUDGET_SHARE, _SAVINGS_ROUNDS = 1.0, 0.007, 3.0
 
 #: A head that gained lately, in any request, may be unlucky for longer: a share of those gains, up to so many
-#: plain rounds, is added to the budget. Losses use them up. One that lost lately, whatever was expected of it, has a
-#: smaller budget and has to promise more: for each plain round lost, which is forgotten slowly.
+#: plain rounds, is added to the budget. Losses use them up. One that lost lately, whatever was expected of it, has
+#: a smaller budget and has to promise more: for each plain round lost, which is forgotten slowly.
 _TRUST_SHARE, _TRUST_ROUNDS = 0.25, 1.2
 _DISTRUST_SHARE, _DISTRUST_ROUNDS, _DISTRUST_MARGIN, _DISTRUST_MEMORY = 0.2, 0.8, 0.02, 0.998
 
@@ -223,7 +223,9 @@ class HeadKeeper:
             if excess_ns:
                 self._charge(standing, excess_ns, plain_ns)
             by_host = accepted is not None
-            standing.share += (1 - _HOST_MEMORY) * (by_host - standing.share)
+            # As if other rounds were plain, one a token: how wide the head makes them must not change the share.
+            keep = _HOST_MEMORY if by_host else _HOST_MEMORY**tokens
+            standing.share = standing.share * keep + (1 - keep) * by_host
             if accepted is not None:
                 standing.accepted += 0.1 * (accepted - standing.accepted)
                 standing.width += 0.1 * (outcome.width - standing.width)
@@ -248,11 +250,12 @@ class HeadKeeper:
             return _Verdict(ids)
         outlooks = [Outlook(usual=self._usual(head)) for head in heads]
         host = _host_use(heads)
-        rate, without = rate_with_head(times, outlooks, self._widths, host), host.rate_without_head(times)
+        rate = rate_with_head(times, outlooks, self._widths)
         late = sum(self._catch_up_ns(count, times) for count in behind if count)
         margin = max(_MARGIN_BEHIND, 1 + late / times.round_ns(1) / _REPAID_ROUNDS) if late else MARGIN
         margin += _DISTRUST_MARGIN * max(-self._gains, 0.0)
-        return _Verdict(ids, rate if rate > margin * without else None)
+        pays = rate > 0 and host.rate(times, rate) > margin * host.rate(times)
+        return _Verdict(ids, rate if pays else None)
 
     def _current(
         self,
