@@ -1,0 +1,136 @@
+"""Makes "npu" a device of this PyTorch: the renamed PrivateUse1 backend, with Python kernels for everything.
+
+PyTorch knows no way to take that back, so it is done once in a process; without a Runtime in use every tensor on
+"npu" is an error that says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._C import Generator
+from torch.utils import backend_registration
+
+from slipstream.device.soft.binding import copies, factories
+from slipstream.device.soft.binding.dispatch import dispatch
+from slipstream.device.soft.binding.pinned import pin
+from slipstream.device.soft.binding.runtime import is_active
+from slipstream.device.soft.binding.tensor import SoftTensor
+from slipstream.errors import DeviceError
+
+#: Functions that take `pin_memory=`.
+_FACTORIES = (
+    "arange empty empty_like empty_strided eye full full_like linspace logspace ones ones_like rand rand_like "
+    "randint randint_like randn randn_like randperm range tensor zeros zeros_like"
+).split()
+
+_libraries: list[torch.library.Library] = []
+
+
+class _Hook(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return is_active()
+
+    def has_primary_context(self, dev_id: int) -> bool:
+        return is_active()
+
+    def is_built(self) -> bool:
+        return True
+
+
+class Patches:
+    """Attributes set for a while."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute; what it was is kept."""
+        self._before.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+_MISSING = object()
+
+
+def register(module: ModuleType) -> None:
+    """Make "npu" a device, with `module` as its torch.npu. Later calls change nothing.
+
+    Raises:
+        DeviceError: this process has another backend in PrivateUse1's place, the real torch_npu for instance.
+    """
+    if _libraries:
+        return
+    name = torch._C._get_privateuse1_backend_name()
+    if name != "privateuseone" or hasattr(torch, "npu"):
+        raise DeviceError(
+            f"PyTorch's place for a further device is taken by {name!r} in this process. The software NPU cannot "
+            "stand beside the real torch_npu; do not import that one."
+        )
+    backend_registration._setup_privateuseone_for_python_backend("npu", backend_module=module, hook=_Hook())
+    every = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
+    every.fallback(_fallback, "PrivateUse1")  # type: ignore[no-untyped-call]
+    aten = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    # Inside C++ these two are called where Python's hooks are off, and the fallback is out of reach.
+    aten.impl("_copy_from", copies.copy_from, "PrivateUse1")  # type: ignore[no-untyped-call]
+    aten.impl("_copy_from_and_resize", copies.copy_from_and_resize, "PrivateUse1")  # type: ignore[no-untyped-call]
+    _libraries.extend((every, aten))
+
+
+def patch(patches: Patches) -> None:
+    """Give PyTorch what its Python backends cannot say: pinned memory and generators."""
+    patches.set(torch.Tensor, "pin_memory", _pin_memory)
+    patches.set(torch, "Generator", _Generator)
+    for name in _FACTORIES:
+        patches.set(torch, name, _pinning(getattr(torch, name)))
+
+
+def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return dispatch(op, args, kwargs)
+
+
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    return pin(tensor)
+
+
+def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def make(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        made = factory(*args, **kwargs)
+        if pin_memory and not isinstance(made, SoftTensor):
+            return pin(made).requires_grad_(made.requires_grad)
+        return made
+
+    return make
+
+
+class _AnyGenerator(type):
+    """Lets every generator be an instance of the class that stands in for torch.Generator."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Generator)
+
+
+class _Generator(metaclass=_AnyGenerator):
+    """torch.Generator, for "npu" too: there it is one on the host, where numbers are drawn."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if torch.device(device).type == "npu":
+            return Generator(torch.device("cpu"))
+        return Generator(torch.device(device))
+
+
+_SPECIALS = (copies, factories)  # imported for what they register

@@ -1,0 +1,134 @@
+"""Copies between host and device, and the host's looks at device values.
+
+Only a non-blocking copy from or to pinned memory leaves the host free. Every other one makes it wait for the stream,
+also a non-blocking one of pageable memory: torch_npu copies that synchronously.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream.device.soft.binding.dispatch import (
+    dispatch,
+    host_value,
+    launch,
+    raw_of,
+    regions_of,
+    special,
+    synchronize,
+    wait_for_host,
+)
+from slipstream.device.soft.binding.dispatch import _kernel as kernel
+from slipstream.device.soft.binding.pinned import PinnedTensor, pin
+from slipstream.device.soft.binding.runtime import active
+from slipstream.device.soft.binding.schema import facts
+from slipstream.device.soft.binding.shapes import result_shapes
+from slipstream.device.soft.binding.tensor import SoftTensor, make
+
+_aten = torch.ops.aten
+
+
+@special(_aten.copy_.default)
+def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy into `target`, wherever the two lie."""
+    if isinstance(target, SoftTensor):
+        if isinstance(source, SoftTensor):
+            return _between(target, source)
+        return _to_device(target, source, non_blocking)
+    if isinstance(source, SoftTensor):
+        return _to_host(target, source, non_blocking)
+    return PinnedTensor.__torch_dispatch__(_aten.copy_.default, (), (target, source, non_blocking))
+
+
+@special(_aten._to_copy.default)
+def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Copy into a new tensor, of another dtype or on another device."""
+    device = options.get("device")
+    device = source.device if device is None else device
+    non_blocking = options.pop("non_blocking", False)
+    op = _aten._to_copy.default
+    if isinstance(source, SoftTensor) and device.type == "npu":
+        index = source.index if device.index is None else device.index
+        if index == source.index:
+            return kernel(op, facts(op), (source,), options, index)  # type: ignore[no-any-return]
+    plain_options = {name: value for name, value in options.items() if name not in ("device", "pin_memory")}
+    shape = result_shapes(op, (raw_of(source),), plain_options)[0]
+    assert shape is not None
+    if device.type == "npu":
+        index = active().device if device.index is None else device.index
+        made = make(shape.size, shape.stride, shape.dtype, shape.num_bytes, index, "a copy")
+        return copy_(made, source, non_blocking)
+    host = torch.empty_strided(shape.size, shape.stride, dtype=shape.dtype, device="cpu")
+    if non_blocking or options.get("pin_memory"):
+        host = pin(host)
+    return copy_(host, source, non_blocking)
+
+
+@special(_aten._local_scalar_dense.default)
+def item(source: SoftTensor) -> Any:
+    """Return the one value of a tensor."""
+    return host_value(source, "aten::_local_scalar_dense").item()
+
+
+@special(_aten.record_stream.default)
+def record_stream(tensor: SoftTensor, stream: torch.Stream) -> None:
+    """Say that a stream uses a tensor's memory."""
+    tensor.record_stream(stream)
+
+
+def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy as `copy_`, with the arguments the way PyTorch's backends have them."""
+    return dispatch(_aten.copy_.default, (target, source, non_blocking), {})
+
+
+def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Copy into a tensor that takes the source's size."""
+    if target.shape != source.shape:
+        target.resize_(source.shape)
+    return copy_from(source, target)
+
+
+def _to_device(target: SoftTensor, source: torch.Tensor, non_blocking: bool) -> SoftTensor:
+    pinned = isinstance(source, PinnedTensor)
+    blocking = not (non_blocking and pinned)
+    name = "copy host to device" if pinned else "copy pageable host to device"
+    if blocking:
+        wait_for_host(name, target.index)
+    values, raw = source.raw if isinstance(source, PinnedTensor) else source.detach(), target.raw
+    launch(name, regions_of(source), regions_of(target), lambda: raw.copy_(values), target.index)
+    if blocking:
+        synchronize(target.index)
+    return target
+
+
+def _to_host(target: torch.Tensor, source: SoftTensor, non_blocking: bool) -> torch.Tensor:
+    pinned = isinstance(target, PinnedTensor)
+    blocking = not (non_blocking and pinned)
+    name = "copy device to host" if pinned else "copy device to pageable host"
+    if blocking:
+        wait_for_host(name, source.index)
+    out, raw = target.raw if isinstance(target, PinnedTensor) else target.detach(), source.raw
+    launch(name, regions_of(source), regions_of(target), lambda: out.copy_(raw), source.index)
+    if blocking:
+        synchronize(source.index)
+    return target
+
+
+def _between(target: SoftTensor, source: SoftTensor) -> SoftTensor:
+    op = _aten.copy_.default
+    if target.index != source.index:
+        # On the source's stream, with both streams waiting for each other before and after, as PyTorch does.
+        machine, runtime = active().machine, active()
+        ours, theirs = runtime.current_stream(source.index), runtime.current_stream(target.index)
+        for first, then in ((theirs, ours), (ours, theirs)):
+            event = machine.event("copy between devices")
+            machine.record(first, event)
+            machine.wait(then, event)
+            if first == theirs:
+                out, raw = target.raw, source.raw
+                launch("copy between devices", regions_of(source), regions_of(target), lambda: out.copy_(raw), source.index)
+        return target
+    kernel(op, facts(op), (target, source), {}, target.index)
+    return target

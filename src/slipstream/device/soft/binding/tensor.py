@@ -1,0 +1,170 @@
+"""A tensor on the software NPU: it looks like one on "npu", and its bytes lie in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from slipstream.device.soft.binding.memory import Allocation, place
+from slipstream.device.soft.binding.runtime import active
+
+#: Set by `dispatch`: what becomes of an op on these tensors.
+_dispatch: Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+
+#: What the wrapper claims its storage holds, so that a resize may change its sizes.
+_ANY_BYTES = 1 << 45
+
+
+class SoftTensor(torch.Tensor):
+    """A tensor on the software NPU.
+
+    Attributes:
+        raw: its bytes, as a plain CPU tensor. What stands there is what the commands run so far have written.
+        allocation: the memory that it, and every view of it, lives in.
+    """
+
+    raw: torch.Tensor
+    allocation: Allocation
+    index: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, allocation: Allocation, index: int) -> SoftTensor:
+        made: SoftTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset() - allocation.block.offset // raw.itemsize,
+            dtype=raw.dtype,
+            device=_device(index),
+            storage_size=_ANY_BYTES,
+        )
+        made.raw, made.allocation, made.index = raw, allocation, index
+        return made
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, op: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _dispatch(op, args, kwargs or {})
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The tensor without its history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        if isinstance(other, SoftTensor):
+            self.raw, self.allocation, self.index = other.raw, other.allocation, other.index
+
+    def data_ptr(self) -> int:
+        """Return where its first element lies. A block that is used again has its old address."""
+        return self.raw.data_ptr()
+
+    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+        """Say that `stream` uses this memory: its block is not used again before that work is done."""
+        if stream.stream_id != self.allocation.stream:
+            self.allocation.streams.add(stream.stream_id)
+
+    def tolist(self) -> Any:
+        """Return its values, after the current stream's work is done."""
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Refuse, as every tensor off the host does, unless forced."""
+        if force:
+            return self.detach().cpu().numpy()
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+            "host memory first."
+        )
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy()
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Return False: pinned memory is the host's."""
+        return False
+
+    def pin_memory(self, device: Any = None) -> torch.Tensor:
+        """Refuse: only host tensors can be pinned."""
+        raise RuntimeError(f"cannot pin 'torch.npu.{type(self).__name__}' only dense CPU tensors can be pinned")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        shown = repr(self.detach().cpu())
+        grad = ", requires_grad=True" if self.requires_grad and self.is_leaf else ""
+        return f"{shown[:-1]}, device='{self.device}'{grad})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        copy = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, requires_grad=self.requires_grad)
+        else:
+            copy.requires_grad_(self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (_rebuilt, (self.detach().cpu(), str(self.device), self.requires_grad))
+
+
+def make(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, num_bytes: int, index: int, label: str
+) -> SoftTensor:
+    """Return a new tensor with memory for the current stream.
+
+    Args:
+        size, stride: in elements.
+        dtype: of an element.
+        num_bytes: from its first byte to its last.
+        index: the device.
+        label: how findings call it.
+    """
+    runtime = active()
+    stream = runtime.current_stream(index)
+    allocation = runtime.memories[index].allocate(num_bytes, stream, runtime.pool_for(stream), label)
+    return SoftTensor(place(allocation, size, stride, dtype), allocation, index)
+
+
+def weak_reference(tensor: SoftTensor) -> SoftTensor:
+    """Return a tensor over the same bytes that does not keep them: its block may be another's any time."""
+    weak = SoftTensor(tensor.raw, tensor.allocation, tensor.index)
+    weak.allocation = _Lent(tensor.allocation)  # type: ignore[assignment]
+    return weak
+
+
+class _Lent:
+    """An allocation as seen by a tensor that does not keep it."""
+
+    def __init__(self, kept: Allocation) -> None:
+        self.block, self.owner, self.label = kept.block, kept.owner, kept.label
+        self.num_bytes, self.pool, self.stream = kept.num_bytes, kept.pool, kept.stream
+        self.streams: set[int] = set()
+        self.storage = kept.storage
+
+    def regions(self, data: torch.Tensor) -> Any:
+        return Allocation.regions(self, data)  # type: ignore[arg-type]
+
+
+def _rebuilt(host: torch.Tensor, device: str, requires_grad: bool) -> torch.Tensor:
+    return host.to(device).requires_grad_(requires_grad)
+
+
+_devices: dict[int, torch.device] = {}
+
+
+def _device(index: int) -> torch.device:
+    found = _devices.get(index)
+    if found is None:
+        found = _devices[index] = torch.device("npu", index)
+    return found
