@@ -25,6 +25,9 @@ from slipstream.device.soft.machine import Region
 
 _CPU = torch.device("cpu")
 
+#: Ops that may stand in a task group begin so; the device updates attention with host lists, nothing else.
+UPDATABLE = ("npu::", "atb::")
+
 #: Ops that are no plain kernel: copies, host reads, factories. Filled by `copies` and `factories`.
 SPECIAL: dict[OpOverload, Callable[..., Any]] = {}
 
@@ -71,7 +74,8 @@ def launch(
     """Give a command to the current stream of device `index`."""
     runtime = active()
     runtime.memories[index].collect()
-    runtime.machine.kernel(runtime.current_stream(index), name, tuple(reads), tuple(writes), run)
+    stream = runtime.current_stream(index)
+    runtime.machine.kernel(stream, name, tuple(reads), tuple(writes), run, name.startswith(UPDATABLE))
 
 
 def host_value(tensor: SoftTensor, what: str) -> torch.Tensor:
@@ -316,14 +320,14 @@ def _results(
     if any(known.returned):
         given = dict(zip(known.names, args, strict=False)) | kwargs
         kept = [given[name] for name in known.returned if name is not None]
+        if isinstance(kept[0], (list, tuple)):
+            return tuple(kept[0])
         return kept[0] if len(kept) == 1 else tuple(kept)
     returns = op._schema.returns
     if len(returns) == 1:
         return list(new) if str(returns[0].type) == "List[Tensor]" else new[0]
     if not returns:
         return None
-    if known.written and len(new) == 2 and known.name.endswith("attention_score.out"):
-        return tuple(kwargs["out"])
     return tuple(new)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.device.soft.binding.blocks import MIB, SMALL_BYTES, Block, Pool, Segment, rounded
 from slipstream.device.soft.binding.regions import spans
-from slipstream.device.soft.machine import Buffer, Machine, Region
+from slipstream.device.soft.machine import Buffer, Event, Machine, Region
 
 #: The number of a private pool: as torch's mempool ids.
 PoolId = tuple[int, int]
@@ -92,15 +92,17 @@ class Memory:
         machine: whose buffers the segments are.
         total_bytes: what the device has.
         dropped: blocks whose tensors are gone, not yet taken back.
+        captures: how many captures are in progress.
     """
 
     machine: Machine
     total_bytes: int
     figures: Figures = field(default_factory=Figures)
     dropped: deque[tuple[Block, PoolId, int, set[int]]] = field(default_factory=deque)
+    captures: int = 0
     _pools: dict[tuple[PoolId, int, bool], Pool] = field(default_factory=dict)
     _users: dict[PoolId, int] = field(default_factory=dict)
-    _waiting: list[tuple[Block, list[int]]] = field(default_factory=list)
+    _waiting: list[tuple[Block, list[Event]]] = field(default_factory=list)
     _after_capture: list[tuple[Block, set[int]]] = field(default_factory=list)
     _owners: int = 0
 
@@ -129,11 +131,11 @@ class Memory:
             self.figures.add(allocated=-block.num_bytes)
             if not streams:
                 block.segment.home.give(block)
-            elif self.machine.capturing is not None:
+            elif self.captures:
                 self._after_capture.append((block, streams))  # an event recorded now would be captured
             else:
                 self._wait_for(block, streams)
-        if self.machine.capturing is None:
+        if not self.captures:
             for block, streams in self._after_capture:
                 self._wait_for(block, streams)
             self._after_capture.clear()
@@ -176,12 +178,17 @@ class Memory:
         if self._waiting:
             still = []
             for block, events in self._waiting:
-                left = [event for event in events if not self.machine.query_event(event)]
+                left = [event for event in events if not self._reached(event)]
                 if left:
                     still.append((block, left))
                 else:
                     block.segment.home.give(block)
             self._waiting = still
+
+    def _reached(self, event: Event) -> bool:
+        # A look, not a wait: only what is done already is asked for, and is then known to the host.
+        done = event.record is None or event.record.done
+        return done and self.machine.query(event)
 
     def _segment(self, num_bytes: int, home: Pool) -> Segment:
         if self.figures.reserved + num_bytes > self.total_bytes:

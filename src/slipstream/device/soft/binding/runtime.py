@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-import torch
-
 from slipstream.device.soft.binding.memory import NO_POOL, Memory, PoolId
 from slipstream.device.soft.binding.random import Draw, RandomState
-from slipstream.device.soft.machine import Machine
+from slipstream.device.soft.machine import Graph, Machine
 from slipstream.errors import DeviceError
 
 #: Streams that one device hands out; the next `Stream()` is the first one again, as in torch_npu.
@@ -21,12 +19,12 @@ class Capture:
     """What a graph's capture gathers on the torch side.
 
     Attributes:
-        graph: its number in the machine.
+        graph: what is captured into.
         pool: the private pool that the capture allocates from.
         draws: the random ops in capture order; each replay gives them new states.
     """
 
-    graph: int
+    graph: Graph
     pool: PoolId
     draws: list[Draw] = field(default_factory=list)
 
@@ -53,11 +51,11 @@ class Runtime:
         self.num_devices = num_devices
         self.memories = [Memory(machine, memory_bytes) for _ in range(num_devices)]
         self.random = [RandomState() for _ in range(num_devices)]
-        self.captures: dict[int, Capture] = {}
+        self.captures: dict[Graph, Capture] = {}
         self._pools = 0
-        self._defaults = [0] + [machine.stream(f"default of npu:{n}") for n in range(1, num_devices)]
-        self._streams: list[list[int]] = [[] for _ in range(num_devices)]
-        self._handed_out = [0] * num_devices
+        self._defaults: dict[tuple[int, int], int] = {}
+        self._streams: dict[tuple[int, int], list[int]] = {}
+        self._handed_out: dict[tuple[int, int], int] = {}
         self._selected: dict[tuple[int, int], _Selected] = {}
         self._last: dict[int, _Selected] = {}
 
@@ -73,14 +71,21 @@ class Runtime:
         self._now().device = index
 
     def default_stream(self, device: int) -> int:
-        """Return a device's default stream."""
-        return self._defaults[device]
+        """Return the default stream that the current rank has on a device."""
+        rank = self.machine.current_host
+        if device == rank % self.num_devices:
+            return self.machine.default_stream
+        found = self._defaults.get((rank, device))
+        if found is None:
+            found = self._defaults[rank, device] = self.machine.stream(f"default of npu:{device}")
+        return found
 
     def current_stream(self, device: int | None = None) -> int:
         """Return the stream that a device's work goes to now."""
         now = self._now()
         device = now.device if device is None else device
-        return now.streams.get(device, self._defaults[device])
+        stream = now.streams.get(device)
+        return self.default_stream(device) if stream is None else stream
 
     def set_stream(self, stream: int, device: int) -> None:
         """Let a device's work go to `stream`, and make it the current device."""
@@ -88,18 +93,48 @@ class Runtime:
         now.device, now.streams[device] = device, stream
 
     def new_stream(self, device: int, name: str) -> int:
-        """Return the next stream of a device's ring of streams."""
-        ring = self._streams[device]
-        turn = self._handed_out[device] % STREAMS_PER_DEVICE
-        self._handed_out[device] += 1
+        """Return the next stream of the current rank's ring of streams on a device.
+
+        Raises:
+            OutOfStreams: none is left (207008).
+        """
+        key = (self.machine.current_host, device)
+        ring = self._streams.setdefault(key, [])
+        turn = self._handed_out.get(key, 0) % STREAMS_PER_DEVICE
         if turn == len(ring):
             ring.append(self.machine.stream(name))
+        self._handed_out[key] = turn + 1
         return ring[turn]
 
     def new_pool(self) -> PoolId:
         """Return the number of a new private pool."""
         self._pools += 1
         return (0, self._pools)
+
+    def begin_capture(self, stream: int, graph: Graph, mode: str, pool: PoolId) -> Capture:
+        """Begin a capture; what its streams allocate from now on comes from `pool`.
+
+        Raises:
+            SoftError: the device refuses.
+        """
+        self.machine.begin_capture(stream, graph, mode)
+        capture = self.captures[graph] = Capture(graph, pool)
+        for memory in self.memories:
+            memory.captures += 1
+        return capture
+
+    def end_capture(self, stream: int, graph: Graph) -> None:
+        """End a capture.
+
+        Raises:
+            SoftError: the device refuses; if the capture itself is at fault, it is over all the same.
+        """
+        try:
+            self.machine.end_capture(stream)
+        finally:
+            if graph.state != "capturing" and self.captures.pop(graph, None) is not None:
+                for memory in self.memories:
+                    memory.captures -= 1
 
     def capture_on(self, stream: int) -> Capture | None:
         """Return the capture that a stream takes part in, or None."""
@@ -150,8 +185,3 @@ def active() -> Runtime:
 def is_active() -> bool:
     """Return whether a software NPU is installed."""
     return _active is not None
-
-
-def plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is an ordinary one in host memory."""
-    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"

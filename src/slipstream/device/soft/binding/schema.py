@@ -67,7 +67,8 @@ def facts(op: OpOverload) -> OpFacts:
     for result in schema.returns:
         alias = result.alias_info
         if alias is None:
-            returned.append(None)
+            # An op that writes an `out` list returns it, said or not.
+            returned.append("out" if "out" in written else None)
         else:
             marks = [owner[mark] for mark in alias.before_set if mark in owner]
             returned.append(marks[0] if marks else None)
@@ -83,12 +84,12 @@ def facts(op: OpOverload) -> OpFacts:
 
 
 def _kind(op: OpOverload, name: str, shares_memory: bool) -> Kind:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return Kind.COMPOSITE
     if torch.Tag.inplace_view in op.tags:
         return Kind.IN_PLACE_VIEW
     if shares_memory or name in UNSAID_VIEWS:
         return Kind.VIEW
-    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
-        return Kind.COMPOSITE
     if torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags:
         return Kind.DATA_DEPENDENT
     return Kind.KERNEL

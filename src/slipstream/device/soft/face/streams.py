@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from slipstream.device.soft.binding.runtime import active
-from slipstream.device.soft.face.devices import device, index_of
+from slipstream.device.soft.face.devices import device as device_context
+from slipstream.device.soft.face.devices import index_of
 from slipstream.device.soft.machine.errors import GraphCheck
 
 #: c10::DeviceType::PrivateUse1.
@@ -91,14 +92,14 @@ def _stream_id(given: dict[str, Any], kind: str) -> tuple[int, int]:
     runtime = active()
     if "stream_id" in given:
         return given["stream_id"], given.get("device_index", runtime.device)
-    return runtime.new_stream(runtime.device, f"{kind} made at {_caller()}"), runtime.device
+    return runtime.new_stream(runtime.device, f"{kind} made at {caller()}"), runtime.device
 
 
 class Stream(_StreamBase):
     """An in-order queue of a device."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
-        with globals()["device"](device):
+        with device_context(device):
             stream_id, index = _stream_id(kwargs, "stream")
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)  # type: ignore[call-overload]
 
@@ -107,7 +108,7 @@ class SyncLaunchStream(_StreamBase):
     """A stream whose commands bypass the host's task queue; to the model, a stream."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
-        with globals()["device"](device):
+        with device_context(device):
             stream_id, index = _stream_id(kwargs, "sync-launch stream")
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)  # type: ignore[call-overload]
 
@@ -122,7 +123,7 @@ class Event(_EventBase):
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Any:
         made = super().__new__(cls, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
-        made._event = active().machine.event(f"event made at {_caller()}")
+        made._event = active().machine.event(f"event made at {caller()}")
         made._timed, made._time_ns = enable_timing, None
         return made
 
@@ -140,7 +141,7 @@ class Event(_EventBase):
 
     def query(self) -> bool:
         """Return whether the recorded point has been reached."""
-        return active().machine.query_event(self._event)
+        return active().machine.query(self._event)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds between two recorded points, in the model's own time: the host's clock.
@@ -165,7 +166,7 @@ class Event(_EventBase):
     @property
     def npu_event(self) -> int:
         """The event's handle."""
-        return id(self._event) if not isinstance(self._event, int) else self._event
+        return id(self._event)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -183,7 +184,7 @@ class ExternalEvent(_EventBase):
 
     def __new__(cls) -> Any:
         made = super().__new__(cls)
-        made._gate, made._waited = active().machine.gate(f"external event made at {_caller()}"), False
+        made._gate, made._waited = active().machine.gate(f"external event made at {caller()}"), False
         return made
 
     def record(self, stream: Any = None) -> None:
@@ -213,7 +214,7 @@ class ExternalEvent(_EventBase):
     @property
     def npu_event(self) -> int:
         """The event's handle."""
-        return id(self._gate) if not isinstance(self._gate, int) else self._gate
+        return id(self._gate)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -280,7 +281,7 @@ def _id_of(stream: Any) -> int:
     return int(active().current_stream() if stream is None else stream.stream_id)
 
 
-def _caller() -> str:
+def caller() -> str:
     """Return the line of the user's code that is being run, as in `file.py:12`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and ("/device/soft/" in frame.f_code.co_filename.replace("\\", "/")) and (
@@ -289,5 +290,3 @@ def _caller() -> str:
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
 
-
-_ = device  # `Stream(device=...)` hides the name; it is taken from this module's globals

@@ -1,0 +1,85 @@
+"""Puts the software NPU into this process, and takes it out again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from slipstream.device.soft.binding import backend, runtime
+from slipstream.device.soft.binding.backend import Patches
+from slipstream.device.soft.binding.runtime import Runtime
+from slipstream.device.soft.face import accelerator, attention, builtin_handlers, modules, registry
+from slipstream.device.soft.face.graphs import graph
+from slipstream.device.soft.face.handlers import GraphDispatchMode
+from slipstream.device.soft.machine import Limits, Machine, Scheduler
+from slipstream.errors import DeviceError, UsageError
+
+_HANDLERS = builtin_handlers  # imported for what it registers
+
+_patches = Patches()
+_modules: dict[str, ModuleType] = {}
+_added: dict[str, Callable[..., Any]] = {}
+
+
+def install(
+    scheduler: Scheduler | None,
+    devices: int,
+    memory_bytes: int,
+    limits: Limits | None,
+    stacks: bool,
+    keep: bool,
+    ranks: int,
+) -> Machine:
+    """See `slipstream.device.soft.install`."""
+    if runtime.is_active():
+        raise DeviceError("the software NPU is installed already; call slipstream.device.soft.uninstall() first")
+    if devices < 1 or memory_bytes < 1:
+        raise UsageError(f"devices and memory_bytes are at least 1, not {devices} and {memory_bytes}")
+    real = sys.modules.get("torch_npu")
+    if real is not None and not isinstance(real, modules.FaceModule):
+        raise DeviceError("the real torch_npu is imported in this process; the software NPU cannot stand beside it")
+    attention.register()
+    npu, _, named = modules.build()
+    for name, function in _added.items():
+        setattr(npu, name, function)
+    backend.register(npu)
+    machine = Machine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
+    runtime.activate(Runtime(machine, devices, memory_bytes))
+    torch.npu = npu  # type: ignore[attr-defined]
+    sys.modules.update(named)
+    _modules.update(named)
+    backend.patch(_patches)
+    accelerator.patch(_patches)
+    return machine
+
+
+def uninstall() -> None:
+    """See `slipstream.device.soft.uninstall`."""
+    if not runtime.is_active():
+        return
+    _patches.undo()
+    for name in _modules:
+        sys.modules.pop(name, None)
+    _modules.clear()
+    del torch.npu  # type: ignore[attr-defined]
+    graph.default_capture_stream = GraphDispatchMode.update_stream = None
+    runtime.activate(None)
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """See `slipstream.device.soft.register`."""
+    _added[name] = function
+    if runtime.is_active():
+        setattr(torch.npu, name, function)  # type: ignore[attr-defined]
+
+
+def register_op(schema: str, function: Callable[..., Any], writes: tuple[str, ...], namespace: str) -> Any:
+    """See `slipstream.device.soft.register_op`."""
+    made = registry.register_op(schema, function, writes, namespace)
+    if runtime.is_active():
+        setattr(sys.modules["torch_npu"], schema.split("(", 1)[0].split(".", 1)[0].strip(), made)
+    return made
