@@ -10,7 +10,7 @@ from slipstream.device.soft.machine.graphs import Capture, Graph, Task
 from slipstream.device.soft.machine.places import Place
 
 if TYPE_CHECKING:
-    from slipstream.device.soft.machine.machine import Machine
+    from slipstream.device.soft.machine.core import Core
 
 MODES = ("global", "thread_local", "relaxed")
 
@@ -18,7 +18,7 @@ MODES = ("global", "thread_local", "relaxed")
 class Captures:
     """The captures in progress, and what they allow."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Core) -> None:
         self._machine = machine
         self._active: list[Capture] = []
 

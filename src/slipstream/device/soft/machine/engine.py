@@ -44,6 +44,8 @@ class Engine:
         self.issued = self.ran = 0
         self.choices: array[int] | None = array("i") if scheduler.records else None
         self.kept: list[Command] | None = [] if keep else None
+        self.keeps_runs = keep  # for another run of the same commands
+        self.calls = True  # whether `run` of a kernel is called
 
     def actor(self, name: str, is_host: bool = False) -> Actor:
         """Return a new actor, whose clock begins at nothing."""
@@ -127,9 +129,12 @@ class Engine:
             command.clock = dict(clock)
         self._finish(command)
         self._next(actor)
-        if command.run is not None:
-            run, command.run = command.run, command.run if self.kept is not None else None
-            run()
+        run = command.run
+        if run is not None:
+            if not self.keeps_runs:
+                command.run = None
+            if self.calls:
+                run()
 
     def access(self, command: Command, clock: Clock) -> None:
         """Check and remember the accesses of a command that isn't in a queue: the host's own."""
@@ -201,7 +206,7 @@ class Engine:
         for one in commands:
             self._finish(one)
             self._next(one.actor)
-        if commands[0].run is not None:
+        if commands[0].run is not None and self.calls:
             meeting.execute(commands[0].run)
 
     def _finish(self, command: Command) -> None:

@@ -177,6 +177,7 @@ class Capture:
         self.seen[chain][chain] = self.counts[chain]
         if self.group is not None and command.actor is self.group_actor:
             node.task = self.group
+            node.first = (node.reads, node.writes, node.run)
             self.group.nodes.append(node)
         return node
 
