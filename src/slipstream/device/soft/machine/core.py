@@ -41,11 +41,12 @@ class Core:
         stacks: bool = True,
         keep: bool = False,
         ranks: int = 1,
+        executes: bool = True,
     ) -> None:
         self._reporter = Reporter()
         self._engine = Engine(scheduler or ProgramOrder(), self._reporter, keep)
         self.limits = limits or Limits()
-        self.stacks = stacks
+        self.stacks, self.executes = stacks, executes or not keep
         self._streams: list[Actor] = []
         self._meetings = Meetings(self._reporter)
         self._captures = Captures(self)
@@ -149,7 +150,11 @@ class Core:
 
     def _issue(self, command: Command) -> None:
         host = self._host
-        command.after = host.own
+        if self._engine.kept is not None:
+            command.after = host.own
+            if not self.executes:
+                self._engine.only_keep(command, host.actor)
+                return
         self._engine.issue(command, host.clock, host.actor)
 
     def _after_call(self) -> None:
@@ -164,7 +169,8 @@ class Core:
         host, engine, actor = self._host, self._engine, self._host.actor
         engine.issued += 1
         command.index = engine.issued
-        command.after, host.own = host.own, command
+        if engine.kept is not None:
+            command.after, host.own = host.own, command
         actor.tick += 1
         command.tick = actor.tick
         host.clock = command.clock = {**host.clock, actor.id: actor.tick}

@@ -66,6 +66,14 @@ class Engine:
         if self.kept is not None:
             self.kept.append(command)
 
+    def only_keep(self, command: Command, host: Actor) -> None:
+        """Keep a command for later runs; it doesn't run now."""
+        assert self.kept is not None
+        command.host = host
+        command.index = self.issued = self.issued + 1
+        command.actor.last = command
+        self.kept.append(command)
+
     def after_call(self) -> None:
         """Let the scheduler run what it likes before the host goes on."""
         if self.ready or self.choices is not None:
@@ -111,7 +119,7 @@ class Engine:
             return
         actor.queue.popleft()
         clock = self._arrive(command)
-        if kind == KERNEL or kind == HOST:
+        if kind in (KERNEL, HOST):
             if command.node is not None and command.node.task is not None:
                 command.node.task.runs(command)
             if command.reads or command.writes:
@@ -125,7 +133,7 @@ class Engine:
             _update(command)
         elif kind == WAIT:
             actor.last_wait = command
-        if kind == RECORD or kind == SYNC or kind == HOST:
+        if kind in (RECORD, SYNC, HOST):
             command.clock = dict(clock)
         self._finish(command)
         self._next(actor)

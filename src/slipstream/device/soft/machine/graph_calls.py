@@ -62,7 +62,7 @@ class GraphCalls(Core):
             old = graph.inputs.get(name)
             if old is not None and (old.buffer is not region.buffer or old[1:5] != region[1:5]):
                 self._reporter.stale_address(graph, name, old, region, place)
-        launch(self._engine, self._host, graph, actor, Replay(graph, actor, place, self._reporter))
+        launch(self._issue, self._host, graph, actor, Replay(graph, actor, place, self._reporter))
         self._after_call()
 
     def reset(self, graph: Graph) -> None:
@@ -74,7 +74,7 @@ class GraphCalls(Core):
         """
         self._captures.check_reset(graph)
         last = graph.last
-        if last is not None and last.end is not None:
+        if last is not None and last.end is not None and self.executes:
             if not last.done or last.end.tick > self._host.clock.get(last.actor.id, 0):
                 self._reporter.reset_running(graph, last, self._place())
             if not last.done:

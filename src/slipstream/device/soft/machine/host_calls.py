@@ -21,7 +21,8 @@ class HostCalls(Core):
         host = self._host
         command = Command(HOST, host.actor, what, reads, writes, None, self._place())
         self._own(command)
-        self._engine.access(command, host.clock)
+        if self.executes:
+            self._engine.access(command, host.clock)
         self._after_call()
 
     def synchronize(self, stream: int | None = None) -> None:
@@ -67,7 +68,7 @@ class HostCalls(Core):
         else:
             self._captures.forbid_synchronise(what)
             target = self._marker(self._streams[what], "query")
-        if target is not None and not target.done:
+        if target is not None and not target.done and self.executes:
             self._after_call()
             if not target.done and self._engine.ready:
                 self._engine.scheduler.while_blocked(self._engine)
@@ -76,10 +77,10 @@ class HostCalls(Core):
                 raise errors.StreamSyncTimeout("query() will never be true: the finding says why")
         if target is None:
             return True
-        if not target.done:
+        if not target.done and self.executes:
             return False
-        assert target.clock is not None
-        self._host.learn(target.clock)
+        if target.clock is not None:
+            self._host.learn(target.clock)
         self._own(Command(SYNC, self._host.actor, "query()", place=self._place(), deps=(target,)))
         return True
 
@@ -136,7 +137,7 @@ class HostCalls(Core):
         engine, host = self._engine, self._host
         self._after_call()
         for target in targets:
-            while not target.done:
+            while not target.done and self.executes:
                 if engine.ready:
                     engine.scheduler.while_blocked(engine)
                     continue
@@ -150,8 +151,8 @@ class HostCalls(Core):
                 self._stands_still(Command(SYNC, host.actor, what, place=place))
                 raise error(f"{what} at {place.where} will never return: the finding says why")
         for target in targets:
-            assert target.clock is not None
-            host.learn(target.clock)
+            if target.clock is not None:
+                host.learn(target.clock)
         self._own(Command(SYNC, host.actor, what, place=place, deps=tuple(targets)))
 
     def _others_move(self) -> bool:

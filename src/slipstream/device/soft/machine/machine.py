@@ -22,6 +22,8 @@ class Machine(StreamCalls, HostCalls, GraphCalls):
         stacks: whether to note where in the user's code each call was made.
         keep: whether to keep every command, for `program()`.
         ranks: how many simulated ranks; each has a host and a default stream.
+        executes: False, with `keep`, only notes what is issued: host waits return at once, nothing is checked,
+            and `program()` is what can be run. For programs whose host needs no values.
     """
 
     def finish(self) -> Report:
