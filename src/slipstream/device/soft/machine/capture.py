@@ -10,7 +10,7 @@ from slipstream.device.soft.machine.graphs import Capture, Graph, Task
 from slipstream.device.soft.machine.places import Place
 
 if TYPE_CHECKING:
-    from slipstream.device.soft.machine.machine import Machine
+    from slipstream.device.soft.machine.core import Core
 
 MODES = ("global", "thread_local", "relaxed")
 
@@ -18,7 +18,7 @@ MODES = ("global", "thread_local", "relaxed")
 class Captures:
     """The captures in progress, and what they allow."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Core) -> None:
         self._machine = machine
         self._active: list[Capture] = []
 
@@ -68,8 +68,8 @@ class Captures:
         capture, node, seen = event.captured
         if capture not in self._active:
             raise errors.EventCaptured(
-                f"{event.name} was recorded inside the capture of {capture.graph.name}, so it belongs to the graph "
-                f"and {actor.name} cannot wait for it; record an event after the replay instead"
+                f"{event.name} was recorded inside the capture of {capture.graph.name}, so it belongs to the "
+                f"graph and {actor.name} cannot wait for it; record an event after the replay instead"
             )
         if actor.capture is None:
             if self._is_default(actor):
@@ -155,7 +155,8 @@ class Captures:
         if event.captured is not None:
             capture = event.captured[0]
             error = errors.EventCaptured(
-                f"{event.name} was recorded inside the capture of {capture.graph.name}: the host cannot wait for it"
+                f"{event.name} was recorded inside the capture of {capture.graph.name}: the host cannot wait for "
+                "it; record another event outside the capture"
             )
             if capture in self._active:
                 self._break(capture, error)
@@ -293,7 +294,7 @@ class Captures:
         if machine.streams_used >= usable:
             raise errors.OutOfResources(
                 f"New capture stream failed for {graph.name}: streams are used up, not memory (the device's own "
-                f"code for that is 207008, {errors.OutOfStreams.ascend}); {usable} can be used. Capture fewer sizes, "
-                "or reset graphs that aren't needed"
+                f"code for that is 207008, {errors.OutOfStreams.ascend}); {usable} can be used. Capture fewer "
+                "sizes, or reset graphs that aren't needed"
             )
         graph.streams += 1

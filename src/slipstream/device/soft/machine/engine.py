@@ -44,6 +44,8 @@ class Engine:
         self.issued = self.ran = 0
         self.choices: array[int] | None = array("i") if scheduler.records else None
         self.kept: list[Command] | None = [] if keep else None
+        self.keeps_runs = keep  # for another run of the same commands
+        self.calls = True  # whether `run` of a kernel is called
 
     def actor(self, name: str, is_host: bool = False) -> Actor:
         """Return a new actor, whose clock begins at nothing."""
@@ -63,6 +65,14 @@ class Engine:
             self.refresh(actor)
         if self.kept is not None:
             self.kept.append(command)
+
+    def only_keep(self, command: Command, host: Actor) -> None:
+        """Keep a command for later runs; it doesn't run now."""
+        assert self.kept is not None
+        command.host = host
+        command.index = self.issued = self.issued + 1
+        command.actor.last = command
+        self.kept.append(command)
 
     def after_call(self) -> None:
         """Let the scheduler run what it likes before the host goes on."""
@@ -109,7 +119,7 @@ class Engine:
             return
         actor.queue.popleft()
         clock = self._arrive(command)
-        if kind == KERNEL or kind == HOST:
+        if kind in (KERNEL, HOST):
             if command.node is not None and command.node.task is not None:
                 command.node.task.runs(command)
             if command.reads or command.writes:
@@ -123,13 +133,16 @@ class Engine:
             _update(command)
         elif kind == WAIT:
             actor.last_wait = command
-        if kind == RECORD or kind == SYNC or kind == HOST:
+        if kind in (RECORD, SYNC, HOST):
             command.clock = dict(clock)
         self._finish(command)
         self._next(actor)
-        if command.run is not None:
-            run, command.run = command.run, command.run if self.kept is not None else None
-            run()
+        run = command.run
+        if run is not None:
+            if not self.keeps_runs:
+                command.run = None
+            if self.calls:
+                run()
 
     def access(self, command: Command, clock: Clock) -> None:
         """Check and remember the accesses of a command that isn't in a queue: the host's own."""
@@ -201,7 +214,7 @@ class Engine:
         for one in commands:
             self._finish(one)
             self._next(one.actor)
-        if commands[0].run is not None:
+        if commands[0].run is not None and self.calls:
             meeting.execute(commands[0].run)
 
     def _finish(self, command: Command) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from slipstream.device.soft.machine.commands import COLLECTIVE, RECORD, TAKE, Actor, Command, Event, Node
@@ -11,7 +11,6 @@ from slipstream.device.soft.machine.places import Place
 from slipstream.device.soft.machine.regions import Buffer, Region
 
 if TYPE_CHECKING:
-    from slipstream.device.soft.machine.engine import Engine
     from slipstream.device.soft.machine.ranks import Host
     from slipstream.device.soft.machine.reporter import Reporter
 
@@ -34,7 +33,8 @@ class Task:
     def runs(self, command: Command) -> None:
         """Give the instance of one of its nodes the parameters as they are now."""
         node, replay = command.node, command.replay
-        assert node is not None and replay is not None
+        assert node is not None
+        assert replay is not None
         command.reads, command.writes, command.run = (*node.reads, self.region), node.writes, node.run
         if node is self.nodes[0]:
             replay.updated += self.fresh
@@ -111,7 +111,7 @@ class Replay:
             self.reporter.task_count(self)
 
 
-def launch(engine: Engine, host: Host, graph: Graph, actor: Actor, replay: Replay) -> None:
+def launch(issue: Callable[[Command], None], host: Host, graph: Graph, actor: Actor, replay: Replay) -> None:
     """Put an instance of every node into the queues; the origin's chain runs on the launching stream.
 
     Two replays of one graph come one after the other, whatever streams they are launched on.
@@ -120,7 +120,6 @@ def launch(engine: Engine, host: Host, graph: Graph, actor: Actor, replay: Repla
     graph.replays.append(replay)
     instances: list[Command] = []
     actors = [actor, *graph.sides]
-    clock, host_actor = host.clock, host.actor
     for node in graph.nodes:
         deps = tuple([instances[dep] for dep in node.deps])
         command = Command(
@@ -137,8 +136,7 @@ def launch(engine: Engine, host: Host, graph: Graph, actor: Actor, replay: Repla
     replay.end = end
     instances.append(end)
     for command in instances:
-        command.after = host.own
-        engine.issue(command, clock, host_actor)
+        issue(command)
     replay.index = instances[0].index
 
 
@@ -177,6 +175,7 @@ class Capture:
         self.seen[chain][chain] = self.counts[chain]
         if self.group is not None and command.actor is self.group_actor:
             node.task = self.group
+            node.first = (node.reads, node.writes, node.run)
             self.group.nodes.append(node)
         return node
 

@@ -175,9 +175,10 @@ class History:
         for earlier, wrote in self.rows:
             if covers and access.start <= earlier.start and earlier.stop <= access.stop:
                 covered = True
-            if (writes or wrote) and _unordered(earlier, access, clock):
-                if overlap(earlier.region, access.region):
-                    hits.append(Hit(earlier, wrote, access, writes))
+            if not (writes or wrote) or not _unordered(earlier, access, clock):
+                continue
+            if overlap(earlier.region, access.region):
+                hits.append(Hit(earlier, wrote, access, writes))
         if covered:
             start, stop = access.start, access.stop
             self.rows = [row for row in self.rows if not (start <= row[0].start and row[0].stop <= stop)]
@@ -225,9 +226,10 @@ def _write_cell(cell: Cell, access: Access, clock: Clock, hits: list[Hit]) -> No
         hits.append(Hit(write, True, access, True))
     start, stop = access.start, access.stop
     for read in cell.reads:
-        if read.actor != actor and read.tick > clock.get(read.actor, 0):
-            if read.start < stop and start < read.stop:
-                hits.append(Hit(read, False, access, True))
+        if read.actor == actor or read.tick <= clock.get(read.actor, 0):
+            continue
+        if read.start < stop and start < read.stop:
+            hits.append(Hit(read, False, access, True))
 
 
 def _owners_over(cell: Cell, access: Access, over: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 
 DEPTH = 8
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -60,7 +60,7 @@ def here() -> Place:
     key: list[int] = []
     known = _skip
     found = 0
-    at = frame
+    at: FrameType | None = frame
     while at is not None:
         code = at.f_code
         ident = id(code)
@@ -73,7 +73,7 @@ def here() -> Place:
             found += 1
             if found == DEPTH:
                 break
-        at = at.f_back  # type: ignore[assignment]
+        at = at.f_back
     place = _places.get(tuple(key))
     return place if place is not None else _keep(tuple(key), frame)
 
@@ -85,14 +85,14 @@ def _learn(code: CodeType) -> bool:
     return skipped
 
 
-def _keep(key: tuple[int, ...], frame: object) -> Place:
-    frames = []
+def _keep(key: tuple[int, ...], frame: FrameType | None) -> Place:
+    frames: list[tuple[CodeType, int]] = []
     at = frame
     while at is not None and len(frames) < len(key) // 2:
-        code = at.f_code  # type: ignore[attr-defined]
+        code = at.f_code
         if not _skip[id(code)]:
-            frames.append((code, at.f_lasti))  # type: ignore[attr-defined]
-        at = at.f_back  # type: ignore[attr-defined]
+            frames.append((code, at.f_lasti))
+        at = at.f_back
     _places[key] = place = Place(tuple(frames))
     return place
 

@@ -99,8 +99,8 @@ class Reporter:
         there = [meeting.commands[rank] for rank in meeting.group if rank in meeting.commands]
         missing = ", ".join(map(str, meeting.missing()))
         title = (
-            f"{root.op} waits for ever: it is collective {meeting.number} of ranks {list(meeting.group)}, and rank "
-            f"{missing} never issues that many"
+            f"{root.op} waits for ever: it is collective {meeting.number} of ranks {list(meeting.group)}, and "
+            f"rank {missing} never issues that many"
         )
         mend = f"issue {root.op} on rank {missing} too (an idle rank must take part), or on none"
         order = [f"{_who(command)} gets to {command.op} ({_at(command)})" for command in there]
@@ -133,8 +133,8 @@ class Reporter:
         """Report updates that went to one graph while another was replayed."""
         graph = replay.graph
         title = (
-            f"{graph.name} was replayed ({replay.captured} tasks, {replay.updated} updated) while the updates went "
-            f"to {other.name} ({len(other.tasks)} tasks), which was not replayed after them"
+            f"{graph.name} was replayed ({replay.captured} tasks, {replay.updated} updated) while the updates "
+            f"went to {other.name} ({len(other.tasks)} tasks), which was not replayed after them"
         )
         missing = (
             f"keep the handles by graph, not by the number of tokens: update {graph.name}'s own tasks at "
@@ -262,7 +262,8 @@ def _kind_of(
         and second_writes
         and two.kind == HOST
     ):
-        title = f"host buffer {what} is rewritten while {one.op} on {_who(one)} may still {'write' if first_writes else 'read'} it"
+        deed = "write" if first_writes else "read"
+        title = f"host buffer {what} is rewritten while {one.op} on {_who(one)} may still {deed} it"
         return "host-buffer", title, missing, None
     return (
         "race",
@@ -319,11 +320,12 @@ def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Findi
     gate = root.gate
     assert gate is not None
     pending = [one for actor in actors for one in actor.queue if one.kind == OPEN and one.gate is gate]
-    order = list(gate.past)[-6:] + [f"{_who(root)} waits for {gate.name} ({_at(root)})"]
+    order = [*list(gate.past)[-6:], f"{_who(root)} waits for {gate.name} ({_at(root)})"]
     if pending:
         behind = pending[0].actor.queue[0]
         commands.append(pending[0])
-        why = f"its opening ({_at(pending[0])}) stands on {pending[0].actor.name} behind {behind.op}, which waits too"
+        stream = pending[0].actor.name
+        why = f"its opening ({_at(pending[0])}) stands on {stream} behind {behind.op}, which waits too"
         missing = f"let the opening on {pending[0].actor.name} come before what it waits for ({_at(behind)})"
     elif any(step.endswith("lost)") for step in gate.past):
         why = "one of its openings was lost: it came while the gate was open"
