@@ -24,10 +24,17 @@ events = st.builds(Op, st.sampled_from(["record", "wait"]), streams, st.integers
 gates = st.builds(Op, st.sampled_from(["open", "take"]), streams, st.integers(0, GATES - 1))
 syncs = st.builds(Op, st.just("sync"), streams)
 accesses = st.builds(Op, st.just("access"), st.just(0), st.just(0), few_buffers, few_buffers)
-programs = st.lists(st.one_of(kernels, kernels, events, events, gates, gates, syncs, accesses), max_size=11)
+# Half of the programs have one gate and few kernels, so that openings and waits meet in many ways.
+one_gate = st.builds(Op, st.sampled_from(["open", "take"]), streams)
+one_buffer = st.sampled_from([((0,), ()), ((), (0,))])
+one_kernel = st.builds(lambda s, rw: Op("kernel", s, 0, *rw), streams, one_buffer)
+programs = st.one_of(
+    st.lists(st.one_of(kernels, kernels, events, events, gates, gates, syncs, accesses), max_size=11),
+    st.lists(st.one_of(one_gate, one_gate, one_gate, one_kernel, events, syncs), max_size=10),
+)
 programs_without_gates = st.lists(st.one_of(kernels, kernels, events, events, syncs, accesses), max_size=12)
 
-check = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+check = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
 
 
 def run(program: list[Op], machine: Machine, memory: list[int] | None = None) -> None:
