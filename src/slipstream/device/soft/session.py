@@ -36,12 +36,16 @@ def install(
 ) -> Machine:
     """See `slipstream.device.soft.install`."""
     if runtime.is_active():
-        raise DeviceError("the software NPU is installed already; call slipstream.device.soft.uninstall() first")
+        raise DeviceError(
+            "the software NPU is installed already; call slipstream.device.soft.uninstall() first"
+        )
     if devices < 1 or memory_bytes < 1:
         raise UsageError(f"devices and memory_bytes are at least 1, not {devices} and {memory_bytes}")
     real = sys.modules.get("torch_npu")
     if real is not None and not isinstance(real, modules.FaceModule):
-        raise DeviceError("the real torch_npu is imported in this process; the software NPU cannot stand beside it")
+        raise DeviceError(
+            "the real torch_npu is imported in this process; the software NPU cannot stand beside it"
+        )
     attention.register()
     npu, _, named = modules.build()
     for name, function in _added.items():

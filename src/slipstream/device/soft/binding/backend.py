@@ -24,9 +24,29 @@ from slipstream.errors import DeviceError
 
 #: Functions that take `pin_memory=`.
 _FACTORIES = (
-    "arange empty empty_like empty_strided eye full full_like linspace logspace ones ones_like rand rand_like "
-    "randint randint_like randn randn_like randperm range tensor zeros zeros_like"
-).split()
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "range",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
 
 _libraries: list[torch.library.Library] = []
 
@@ -81,12 +101,12 @@ def register(module: ModuleType) -> None:
             "stand beside the real torch_npu; do not import that one."
         )
     backend_registration._setup_privateuseone_for_python_backend("npu", backend_module=module, hook=_Hook())
-    every = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
-    every.fallback(_fallback, "PrivateUse1")  # type: ignore[no-untyped-call]
-    aten = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    every = torch.library.Library("_", "IMPL")
+    every.fallback(_fallback, "PrivateUse1")
+    aten = torch.library.Library("aten", "IMPL")
     # Inside C++ these two are called where Python's hooks are off, and the fallback is out of reach.
-    aten.impl("_copy_from", copies.copy_from, "PrivateUse1")  # type: ignore[no-untyped-call]
-    aten.impl("_copy_from_and_resize", copies.copy_from_and_resize, "PrivateUse1")  # type: ignore[no-untyped-call]
+    aten.impl("_copy_from", copies.copy_from, "PrivateUse1")
+    aten.impl("_copy_from_and_resize", copies.copy_from_and_resize, "PrivateUse1")
     _libraries.extend((every, aten))
 
 

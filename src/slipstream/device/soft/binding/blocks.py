@@ -1,7 +1,7 @@
 """Device memory as PyTorch's caching allocator hands it out: blocks cut from segments, kept for the next tensor.
 
 A block that is given back is handed out again at once, to the same stream: what the old tensor's work does comes
-before what the new one's does, in stream order. Blocks of different streams, and of different private pools, do not
+before what the new one's does, in stream order. Blocks of different streams, and of different private pools, don't
 mix. The sizes are those of the real allocator, so that which tensor gets whose memory is decided as there.
 """
 
@@ -73,7 +73,7 @@ class Pool:
     _free: list[Block] = field(default_factory=list)
 
     def take(self, num_bytes: int, make_segment: Callable[[int, Pool], Segment]) -> Block:
-        """Return a block of at least `num_bytes`, which are rounded: the best fit, or the start of a new segment."""
+        """Return a block of at least `num_bytes`, rounded already: the best fit, or the start of a new segment."""
         index = bisect.bisect_left(self._free, (num_bytes, -1), key=lambda block: block.order)
         if index < len(self._free) and self._fits(self._free[index], num_bytes):
             block = self._free.pop(index)

@@ -1,7 +1,7 @@
 """Copies between host and device, and the host's looks at device values.
 
-Only a non-blocking copy from or to pinned memory leaves the host free. Every other one makes it wait for the stream,
-also a non-blocking one of pageable memory: torch_npu copies that synchronously.
+Only a non-blocking copy from or to pinned memory leaves the host free. Every other one makes it wait for the
+stream, also a non-blocking one of pageable memory: torch_npu copies that synchronously.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from typing import Any
 
 import torch
 
-from slipstream.device.soft.binding.dispatch import (
-    dispatch,
+from slipstream.device.soft.binding.calls import (
     host_value,
     launch,
     raw_of,
     regions_of,
-    special,
     synchronize,
     wait_for_host,
 )
-from slipstream.device.soft.binding.dispatch import _kernel as kernel
+from slipstream.device.soft.binding.dispatch import dispatch, kernel, special
 from slipstream.device.soft.binding.pinned import PinnedTensor, pin
 from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.binding.schema import facts
@@ -37,9 +35,8 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
         if isinstance(source, SoftTensor):
             return _between(target, source)
         return _to_device(target, source, non_blocking)
-    if isinstance(source, SoftTensor):
-        return _to_host(target, source, non_blocking)
-    return PinnedTensor.__torch_dispatch__(_aten.copy_.default, (), (target, source, non_blocking))
+    assert isinstance(source, SoftTensor)
+    return _to_host(target, source, non_blocking)
 
 
 @special(_aten._to_copy.default)
@@ -50,9 +47,10 @@ def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
     non_blocking = options.pop("non_blocking", False)
     op = _aten._to_copy.default
     if isinstance(source, SoftTensor) and device.type == "npu":
-        index = source.index if device.index is None else device.index
-        if index == source.index:
-            return kernel(op, facts(op), (source,), options, index)  # type: ignore[no-any-return]
+        index = source.device_index if device.index is None else device.index
+        if index == source.device_index:
+            copy: torch.Tensor = kernel(op, facts(op), (source,), options)
+            return copy
     plain_options = {name: value for name, value in options.items() if name not in ("device", "pin_memory")}
     shape = result_shapes(op, (raw_of(source),), plain_options)[0]
     assert shape is not None
@@ -80,7 +78,8 @@ def record_stream(tensor: SoftTensor, stream: torch.Stream) -> None:
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy as `copy_`, with the arguments the way PyTorch's backends have them."""
-    return dispatch(_aten.copy_.default, (target, source, non_blocking), {})
+    dispatch(_aten.copy_.default, (target, source, non_blocking), {})
+    return target
 
 
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -95,11 +94,11 @@ def _to_device(target: SoftTensor, source: torch.Tensor, non_blocking: bool) -> 
     blocking = not (non_blocking and pinned)
     name = "copy host to device" if pinned else "copy pageable host to device"
     if blocking:
-        wait_for_host(name, target.index)
+        wait_for_host(name, target.device_index)
     values, raw = source.raw if isinstance(source, PinnedTensor) else source.detach(), target.raw
-    launch(name, regions_of(source), regions_of(target), lambda: raw.copy_(values), target.index)
+    launch(name, regions_of(source), regions_of(target), lambda: raw.copy_(values), target.device_index)
     if blocking:
-        synchronize(target.index)
+        synchronize(target.device_index)
     return target
 
 
@@ -108,27 +107,37 @@ def _to_host(target: torch.Tensor, source: SoftTensor, non_blocking: bool) -> to
     blocking = not (non_blocking and pinned)
     name = "copy device to host" if pinned else "copy device to pageable host"
     if blocking:
-        wait_for_host(name, source.index)
+        wait_for_host(name, source.device_index)
     out, raw = target.raw if isinstance(target, PinnedTensor) else target.detach(), source.raw
-    launch(name, regions_of(source), regions_of(target), lambda: out.copy_(raw), source.index)
+    launch(name, regions_of(source), regions_of(target), lambda: out.copy_(raw), source.device_index)
     if blocking:
-        synchronize(source.index)
+        synchronize(source.device_index)
     return target
 
 
 def _between(target: SoftTensor, source: SoftTensor) -> SoftTensor:
     op = _aten.copy_.default
-    if target.index != source.index:
-        # On the source's stream, with both streams waiting for each other before and after, as PyTorch does.
-        machine, runtime = active().machine, active()
-        ours, theirs = runtime.current_stream(source.index), runtime.current_stream(target.index)
-        for first, then in ((theirs, ours), (ours, theirs)):
-            event = machine.event("copy between devices")
-            machine.record(first, event)
-            machine.wait(then, event)
-            if first == theirs:
-                out, raw = target.raw, source.raw
-                launch("copy between devices", regions_of(source), regions_of(target), lambda: out.copy_(raw), source.index)
+    if target.device_index == source.device_index:
+        kernel(op, facts(op), (target, source), {})
         return target
-    kernel(op, facts(op), (target, source), {}, target.index)
+    # On the source's stream, and both streams wait for each other before and after, as PyTorch does it.
+    runtime = active()
+    ours, theirs = runtime.current_stream(source.device_index), runtime.current_stream(target.device_index)
+    out, raw = target.raw, source.raw
+    _wait_stream(ours, theirs)
+    launch(
+        "copy between devices",
+        source.regions(),
+        target.regions(),
+        lambda: out.copy_(raw),
+        source.device_index,
+    )
+    _wait_stream(theirs, ours)
     return target
+
+
+def _wait_stream(stream: int, other: int) -> None:
+    machine = active().machine
+    event = machine.event("copy between devices")
+    machine.record(other, event)
+    machine.wait(stream, event)

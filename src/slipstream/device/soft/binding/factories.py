@@ -23,7 +23,9 @@ def empty(size: Sequence[int], **options: Any) -> torch.Tensor:
 @special(_aten.empty_strided.default)
 def empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
     """Return a tensor of a size and strides."""
-    return _like_meta(torch.empty_strided(tuple(size), tuple(stride), device="meta", **_kept(options)), options)
+    return _like_meta(
+        torch.empty_strided(tuple(size), tuple(stride), device="meta", **_kept(options)), options
+    )
 
 
 @special(_aten.empty_like.default)
@@ -44,7 +46,9 @@ def new_empty_strided(
     tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], **options: Any
 ) -> torch.Tensor:
     """Return a tensor of a size and strides, of another's dtype and device."""
-    return _like_meta(_meta(tensor).new_empty_strided(tuple(size), tuple(stride), **_kept(options)), options, tensor)
+    return _like_meta(
+        _meta(tensor).new_empty_strided(tuple(size), tuple(stride), **_kept(options)), options, tensor
+    )
 
 
 def _kept(options: dict[str, Any], *more: str) -> dict[str, Any]:
@@ -55,15 +59,14 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _like_meta(meta: torch.Tensor, options: dict[str, Any], source: torch.Tensor | None = None) -> torch.Tensor:
+def _like_meta(
+    meta: torch.Tensor, options: dict[str, Any], source: torch.Tensor | None = None
+) -> torch.Tensor:
     device = options.get("device")
     if device is not None and device.type != "npu":
         return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
     if device is not None and device.index is not None:
         index = device.index
     else:
-        index = source.index if isinstance(source, SoftTensor) else active().device
-    size = list(meta.shape)
-    label = f"{str(meta.dtype).removeprefix('torch.')}{size} of empty"
-    num_bytes = meta.untyped_storage().nbytes()
-    return make(meta.shape, meta.stride(), meta.dtype, num_bytes, index, label)
+        index = source.device_index if isinstance(source, SoftTensor) else active().device
+    return make(meta.shape, meta.stride(), meta.dtype, meta.untyped_storage().nbytes(), index, "empty")

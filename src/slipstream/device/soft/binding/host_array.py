@@ -39,7 +39,9 @@ class HostArray(np.ndarray[Any, Any]):
             return []
         item = self.itemsize
         strides = [abs(stride) // item for stride in self.strides]
-        low = min(0, sum(stride * (n - 1) for stride, n in zip(self.strides, self.shape, strict=True) if stride < 0))
+        low = min(
+            0, sum(stride * (n - 1) for stride, n in zip(self.strides, self.shape, strict=True) if stride < 0)
+        )
         found = spans(self.ctypes.data + low - self.base_address, self.shape, strides, item)
         return [Region(self.buffer, *span) for span in found]
 

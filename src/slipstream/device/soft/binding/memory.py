@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -47,18 +48,22 @@ class Allocation:
         self.streams: set[int] = set()
 
     def __del__(self) -> None:
-        # Runs anywhere, also inside the machine; so the block is only put down here, and taken up at the next call.
-        self._memory.dropped.append((self.block, self.pool, self.num_bytes, self.streams))
+        # Runs anywhere, also inside the machine; so the block is only put down here, and taken at the next call.
+        self._memory.dropped.append((self.block, self.streams))
 
     @property
-    def storage(self) -> torch.UntypedStorage:
-        """The segment's bytes."""
+    def storage(self) -> Any:
+        """The segment's bytes, an UntypedStorage."""
         return self.block.segment.memory.bytes.untyped_storage()
 
     def regions(self, data: torch.Tensor) -> list[Region]:
         """Return the bytes that a tensor in this allocation covers."""
         buffer = self.block.segment.memory.buffer
-        offset = data.storage_offset() * data.itemsize
+        offset = int(data.storage_offset()) * data.itemsize
+        if data.is_contiguous():
+            if not data.nbytes:
+                return []
+            return [Region(buffer, offset, offset + data.nbytes, 0, 0, self.owner, self.label)]
         found = spans(offset, data.shape, data.stride(), data.itemsize)
         return [Region(buffer, *span, self.owner, self.label) for span in found]
 
@@ -98,7 +103,7 @@ class Memory:
     machine: Machine
     total_bytes: int
     figures: Figures = field(default_factory=Figures)
-    dropped: deque[tuple[Block, PoolId, int, set[int]]] = field(default_factory=deque)
+    dropped: deque[tuple[Block, set[int]]] = field(default_factory=deque)
     captures: int = 0
     _pools: dict[tuple[PoolId, int, bool], Pool] = field(default_factory=dict)
     _users: dict[PoolId, int] = field(default_factory=dict)
@@ -126,8 +131,10 @@ class Memory:
 
     def collect(self) -> None:
         """Take back the blocks whose tensors are gone."""
+        if not (self.dropped or self._waiting or self._after_capture):
+            return
         while self.dropped:
-            block, pool, _, streams = self.dropped.popleft()
+            block, streams = self.dropped.popleft()
             self.figures.add(allocated=-block.num_bytes)
             if not streams:
                 block.segment.home.give(block)
@@ -199,8 +206,8 @@ class Memory:
             raise torch.OutOfMemoryError(
                 f"NPU out of memory. Tried to allocate {num_bytes / MIB:.2f} MiB (NPU 0; "
                 f"{self.total_bytes / MIB:.2f} MiB total capacity; {self.figures.allocated / MIB:.2f} MiB already "
-                f"allocated; {self.figures.reserved / MIB:.2f} MiB reserved in total). The software NPU has as much "
-                "memory as install(memory_bytes=...) says."
+                f"allocated; {self.figures.reserved / MIB:.2f} MiB reserved in total). The software NPU has as "
+                "much memory as install(memory_bytes=...) says."
             )
         with torch.inference_mode(False):
             data = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
@@ -210,7 +217,9 @@ class Memory:
         return Segment(num_bytes, data.data_ptr(), DeviceMemory(data, buffer), home)
 
 
-def place(allocation: Allocation, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def place(
+    allocation: Allocation, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
     """Return the plain tensor at the start of an allocation."""
     data = torch.empty(0, dtype=dtype, device="cpu")
     return data.set_(allocation.storage, allocation.block.offset // dtype.itemsize, size, stride)

@@ -1,4 +1,4 @@
-"""Pinned host memory: the host and the device both work on it, so what the host does to it is told to the machine."""
+"""Pinned host memory: host and device both work on it, so what the host does to it is told to the machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PinnedTensor(torch.Tensor):
     def regions(self) -> list[Region]:
         """Return the bytes that it covers."""
         item = self.raw.itemsize
-        found = spans(self.raw.storage_offset() * item, self.raw.shape, self.raw.stride(), item)
+        found = spans(int(self.raw.storage_offset()) * item, self.raw.shape, self.raw.stride(), item)
         return [Region(self.buffer, *span) for span in found]
 
     def read(self, what: str) -> torch.Tensor:
@@ -79,7 +79,7 @@ class PinnedTensor(torch.Tensor):
         """Return its values."""
         return self.read("tolist").tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return repr(self.read("repr"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

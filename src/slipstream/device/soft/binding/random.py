@@ -1,7 +1,7 @@
 """Random numbers: drawn from the host's generator when the op is called, as a device takes seed and offset then.
 
-So two streams may draw at once without a race, every schedule gives the same numbers, and they are those that a CPU
-tensor would have got from the same seed. An op in a graph gets a new state at each replay.
+So two streams may draw at once without a race, every schedule gives the same numbers, and they are those that a
+CPU tensor would have got from the same seed. An op in a graph gets a new state at each replay.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _same(value: Any) -> Any:
 
 
 def _likeness(value: Any) -> Any:
-    """Return a tensor of the same shape that may stand for probabilities: how much is drawn depends on no value."""
+    """Return a tensor of that shape that may stand for probabilities: how much is drawn depends on no value."""
     if not isinstance(value, torch.Tensor):
         return value
     fill = 0.5 if value.is_floating_point() else 1

@@ -1,7 +1,7 @@
 """Which bytes a tensor covers, exactly where its strides allow it.
 
-A matrix's rows are one run of bytes; its columns are a run every row. Two column slices side by side share no byte,
-and must not look as if they did.
+A matrix's rows are one run of bytes; its columns are a run every row. Two column slices side by side share no
+byte, and must not look as if they did.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ def spans(offset: int, sizes: Sequence[int], strides: Sequence[int], item_bytes:
         return []
     # Largest stride first. A dimension of one element, or of none to step over (expand), adds no byte.
     dims = sorted(
-        ((stride * item_bytes, size) for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride),
+        (
+            (stride * item_bytes, size)
+            for size, stride in zip(sizes, strides, strict=True)
+            if size > 1 and stride
+        ),
         reverse=True,
     )
     width = item_bytes

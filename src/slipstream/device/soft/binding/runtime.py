@@ -37,6 +37,13 @@ class _Selected:
     streams: dict[int, int] = field(default_factory=dict)
 
 
+class _PerThread(threading.local):
+    """What a thread has selected, by the rank that it works for."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, _Selected] = {}
+
+
 class Runtime:
     """The software NPU as torch sees it.
 
@@ -56,7 +63,7 @@ class Runtime:
         self._defaults: dict[tuple[int, int], int] = {}
         self._streams: dict[tuple[int, int], list[int]] = {}
         self._handed_out: dict[tuple[int, int], int] = {}
-        self._selected: dict[tuple[int, int], _Selected] = {}
+        self._local = _PerThread()
         self._last: dict[int, _Selected] = {}
 
     @property
@@ -67,7 +74,9 @@ class Runtime:
     @device.setter
     def device(self, index: int) -> None:
         if not 0 <= index < self.num_devices:
-            raise RuntimeError(f"Invalid device ID {index}: the software NPU has {self.num_devices} device(s).")
+            raise RuntimeError(
+                f"Invalid device ID {index}: the software NPU has {self.num_devices} device(s)."
+            )
         self._now().device = index
 
     def default_stream(self, device: int) -> int:
@@ -148,14 +157,17 @@ class Runtime:
 
     def _now(self) -> _Selected:
         rank = self.machine.current_host
-        if isinstance(threading.current_thread(), threading._DummyThread):
-            # A thread of the autograd engine works for the thread that called it.
-            found = self._last.get(rank)
-        else:
-            found = self._selected.get((rank, threading.get_ident()))
+        local = self._local.by_rank
+        found = local.get(rank)
         if found is None:
-            found = _Selected(rank % self.num_devices)
-            self._selected[rank, threading.get_ident()] = found
+            # A thread of the autograd engine works for the thread that called it.
+            helps = isinstance(threading.current_thread(), threading._DummyThread)
+            found = self._last.get(rank) if helps else None
+            if found is None:
+                found = _Selected(rank % self.num_devices)
+            if helps:
+                return found
+            local[rank] = found
         self._last[rank] = found
         return found
 
@@ -177,7 +189,7 @@ def active() -> Runtime:
     """
     if _active is None:
         raise DeviceError(
-            "device 'npu' was asked for, and no software NPU is there. Call slipstream.device.soft.install() first."
+            "device 'npu' was asked for, and no software NPU is there: call slipstream.device.soft.install() first"
         )
     return _active
 

@@ -40,6 +40,11 @@ class OpFacts:
         names: parameters in the schema's order.
         written: parameters whose tensors the op writes.
         returned: for each result, the parameter that it is (in-place, `out=`), or None for a new tensor.
+        gives_arguments: whether it makes no new tensor.
+        gives_list, single: whether its result is a list, or one tensor.
+        makes_like: whether it makes a tensor that looks like another, with values that don't depend on that one's.
+        random: whether it draws random numbers.
+        takes_host_tensors: whether it takes host tensors beside device tensors.
     """
 
     name: str
@@ -47,6 +52,11 @@ class OpFacts:
     names: tuple[str, ...]
     written: frozenset[str]
     returned: tuple[str | None, ...]
+    gives_arguments: bool
+    gives_list: bool
+    single: bool
+    makes_like: bool
+    random: bool
     takes_host_tensors: bool
 
 
@@ -79,6 +89,11 @@ def facts(op: OpOverload) -> OpFacts:
         names=tuple(argument.name for argument in schema.arguments),
         written=frozenset(written),
         returned=tuple(returned),
+        gives_arguments=any(returned) or not schema.returns,
+        gives_list=len(schema.returns) == 1 and str(schema.returns[0].type) == "List[Tensor]",
+        single=len(schema.returns) == 1 and str(schema.returns[0].type) != "List[Tensor]",
+        makes_like=schema.name.endswith("_like") or schema.name.startswith("aten::new_"),
+        random=torch.Tag.nondeterministic_seeded in op.tags,
         takes_host_tensors=name in HOST_ARGUMENTS or schema.name.startswith(("npu::", "atb::")),
     )
 

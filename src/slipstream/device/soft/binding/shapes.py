@@ -44,9 +44,7 @@ def shape_of(tensor: torch.Tensor) -> Shape:
     return Shape(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
 
-def result_shapes(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Shape | None, ...]:
+def result_shapes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Shape | None, ...]:
     """Return the shapes of an op's results; None for one that is no tensor. A list counts as its elements.
 
     Args:

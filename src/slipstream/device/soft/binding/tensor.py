@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from slipstream.device.soft.binding.memory import Allocation, place
 from slipstream.device.soft.binding.runtime import active
-
-#: Set by `dispatch`: what becomes of an op on these tensors.
-_dispatch: Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+from slipstream.device.soft.machine import Region
+from slipstream.device.soft.machine.places import Place, here
 
 #: What the wrapper claims its storage holds, so that a resize may change its sizes.
 _ANY_BYTES = 1 << 45
+
+
+#: Set by `dispatch`: what becomes of an op on these tensors.
+on_op: Callable[[Any, Sequence[Any], dict[str, Any]], Any] | None = None
+
+
+_plain_data: Any = torch.Tensor.data
 
 
 class SoftTensor(torch.Tensor):
@@ -23,17 +30,19 @@ class SoftTensor(torch.Tensor):
     Attributes:
         raw: its bytes, as a plain CPU tensor. What stands there is what the commands run so far have written.
         allocation: the memory that it, and every view of it, lives in.
+        device_index: the number of its device.
     """
 
     raw: torch.Tensor
     allocation: Allocation
-    index: int
+    device_index: int
+    _covered: tuple[torch.Tensor, list[Region]] | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, allocation: Allocation, index: int) -> SoftTensor:
-        made: SoftTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: SoftTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
             strides=raw.stride(),
@@ -42,7 +51,7 @@ class SoftTensor(torch.Tensor):
             device=_device(index),
             storage_size=_ANY_BYTES,
         )
-        made.raw, made.allocation, made.index = raw, allocation, index
+        made.raw, made.allocation, made.device_index = raw, allocation, index
         return made
 
     def __init__(self, *_: object) -> None:
@@ -52,24 +61,36 @@ class SoftTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, op: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _dispatch(op, args, kwargs or {})
+        assert on_op is not None
+        return on_op(op, args, kwargs or {})
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The tensor without its history."""
         return self.detach()
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
-        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        _plain_data.__set__(self, other)
         if isinstance(other, SoftTensor):
-            self.raw, self.allocation, self.index = other.raw, other.allocation, other.index
+            self.raw, self.allocation, self.device_index = other.raw, other.allocation, other.device_index
+
+    def regions(self) -> list[Region]:
+        """Return the bytes that it covers in device memory."""
+        covered = self._covered
+        if covered is None or covered[0] is not self.raw:
+            covered = self._covered = self.raw, self.allocation.regions(self.raw)
+        return covered[1]
+
+    def forget_regions(self) -> None:
+        """Find out again what it covers: its bytes are others now."""
+        self._covered = None
 
     def data_ptr(self) -> int:
         """Return where its first element lies. A block that is used again has its old address."""
         return self.raw.data_ptr()
 
-    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+    def record_stream(self, stream: Any) -> None:
         """Say that `stream` uses this memory: its block is not used again before that work is done."""
         if stream.stream_id != self.allocation.stream:
             self.allocation.streams.add(stream.stream_id)
@@ -96,9 +117,11 @@ class SoftTensor(torch.Tensor):
 
     def pin_memory(self, device: Any = None) -> torch.Tensor:
         """Refuse: only host tensors can be pinned."""
-        raise RuntimeError(f"cannot pin 'torch.npu.{type(self).__name__}' only dense CPU tensors can be pinned")
+        raise RuntimeError(
+            f"cannot pin 'torch.npu.{type(self).__name__}' only dense CPU tensors can be pinned"
+        )
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shown = repr(self.detach().cpu())
         grad = ", requires_grad=True" if self.requires_grad and self.is_leaf else ""
         return f"{shown[:-1]}, device='{self.device}'{grad})"
@@ -119,7 +142,7 @@ class SoftTensor(torch.Tensor):
 
 
 def make(
-    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, num_bytes: int, index: int, label: str
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, num_bytes: int, index: int, origin: str
 ) -> SoftTensor:
     """Return a new tensor with memory for the current stream.
 
@@ -128,17 +151,20 @@ def make(
         dtype: of an element.
         num_bytes: from its first byte to its last.
         index: the device.
-        label: how findings call it.
+        origin: the op that makes it; findings name it with the line of the program.
     """
     runtime = active()
     stream = runtime.current_stream(index)
+    label = f"{_DTYPES[dtype]}{list(size)} of {origin}"
+    if runtime.machine.stacks:
+        label = f"{label} at {_where(here())}"
     allocation = runtime.memories[index].allocate(num_bytes, stream, runtime.pool_for(stream), label)
     return SoftTensor(place(allocation, size, stride, dtype), allocation, index)
 
 
 def weak_reference(tensor: SoftTensor) -> SoftTensor:
     """Return a tensor over the same bytes that does not keep them: its block may be another's any time."""
-    weak = SoftTensor(tensor.raw, tensor.allocation, tensor.index)
+    weak = SoftTensor(tensor.raw, tensor.allocation, tensor.device_index)
     weak.allocation = _Lent(tensor.allocation)  # type: ignore[assignment]
     return weak
 
@@ -160,6 +186,18 @@ def _rebuilt(host: torch.Tensor, device: str, requires_grad: bool) -> torch.Tens
     return host.to(device).requires_grad_(requires_grad)
 
 
+@cache
+def _where(place: Place) -> str:
+    return place.where
+
+
+class _Names(dict[torch.dtype, str]):
+    def __missing__(self, dtype: torch.dtype) -> str:
+        name = self[dtype] = str(dtype).removeprefix("torch.")
+        return name
+
+
+_DTYPES = _Names()
 _devices: dict[int, torch.device] = {}
 
 

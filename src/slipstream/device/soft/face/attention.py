@@ -31,8 +31,22 @@ _ALWAYS = (
 
 #: Options of the fused op that the reference form computes; another one that is set is refused.
 _KNOWN = frozenset(
-    "atten_mask actual_seq_lengths actual_seq_lengths_kv block_table num_heads scale pre_tokens next_tokens "
-    "input_layout num_key_value_heads sparse_mode inner_precise block_size softmax_lse_flag".split()
+    (
+        "atten_mask",
+        "actual_seq_lengths",
+        "actual_seq_lengths_kv",
+        "block_table",
+        "num_heads",
+        "scale",
+        "pre_tokens",
+        "next_tokens",
+        "input_layout",
+        "num_key_value_heads",
+        "sparse_mode",
+        "inner_precise",
+        "block_size",
+        "softmax_lse_flag",
+    )
 )
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND")
@@ -41,7 +55,9 @@ _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND")
 WORKSPACE_BYTES = 1024
 
 
-def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend with lengths from the host: npu_fused_infer_attention_score.
 
     Args:
@@ -64,7 +80,9 @@ def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options
     q_lengths = _lengths(options.get("actual_seq_lengths"), layout, rows)
     kv_lengths = options.get("actual_seq_lengths_kv")
     out = torch.zeros_like(query)
-    lse = torch.full((*_lse_size(query, layout, num_heads), 1), float("inf"), dtype=torch.float32, device="cpu")
+    lse = torch.full(
+        (*_lse_size(query, layout, num_heads), 1), float("inf"), dtype=torch.float32, device="cpu"
+    )
     keys, values = _keys(key, value, layout, num_kv_heads, kv_lengths, options, len(rows))
     outs, lses = _rows(out, layout, num_heads), _lse_rows(lse, layout, rows)
     _lengths(options.get("actual_seq_lengths"), layout, outs)
@@ -72,7 +90,9 @@ def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options
     for n, (row, length) in enumerate(zip(rows, q_lengths, strict=True)):
         if not length or not keys[n].shape[0]:
             continue
-        hidden = _mask(length, keys[n].shape[0], options, None if mask is None else mask[n] if mask.dim() > 2 else mask)
+        hidden = _mask(
+            length, keys[n].shape[0], options, None if mask is None else mask[n] if mask.dim() > 2 else mask
+        )
         result, total = _attend(row[:length], keys[n], values[n], options.get("scale", 1.0), hidden)
         outs[n][:length] = result
         lses[n][:length] = total
@@ -109,7 +129,9 @@ def _infer_output(
     layout, num_heads = options.get("input_layout", "BSH"), options.get("num_heads", 1)
     size = _lse_size(query, layout, num_heads)
     out = query.transpose(1, 2).contiguous() if layout == "BNSD_BSND" else query
-    lse = torch.zeros((*size, 1) if options.get("softmax_lse_flag") else (0,), dtype=torch.float32, device="cpu")
+    lse = torch.zeros(
+        (*size, 1) if options.get("softmax_lse_flag") else (0,), dtype=torch.float32, device="cpu"
+    )
     return torch.zeros_like(out), lse
 
 
@@ -136,14 +158,17 @@ def paged(
         context_lens: [B] int32 on the host; its values are part of the command.
         workspace: scratch memory.
     """
-    tokens = query.reshape(-1, num_heads, query.shape[-1] if query.dim() == 3 else query.shape[-1] // num_heads)
+    tokens = query.reshape(
+        -1, num_heads, query.shape[-1] if query.dim() == 3 else query.shape[-1] // num_heads
+    )
     results = out.view(tokens.shape)
     for n, length in enumerate(context_lens.tolist()[: tokens.shape[0]]):
         if length <= 0:
             results[n] = 0
             continue
         keys, values = (
-            _from_pages(cache.flatten(2), block_table[n], length, num_kv_heads) for cache in (key_cache, value_cache)
+            _from_pages(cache.flatten(2), block_table[n], length, num_kv_heads)
+            for cache in (key_cache, value_cache)
         )
         results[n] = _attend(tokens[n : n + 1], keys, values, scale_value, None)[0][0]
     if workspace is not None:
@@ -179,7 +204,9 @@ def _attend(
     return result.to(query.dtype), lse.transpose(0, 1).unsqueeze(-1)
 
 
-def _mask(rows: int, context: int, options: dict[str, Any], given: torch.Tensor | None) -> torch.Tensor | None:
+def _mask(
+    rows: int, context: int, options: dict[str, Any], given: torch.Tensor | None
+) -> torch.Tensor | None:
     """Return what is hidden, [rows, context]: by the mask (modes 0 and 1), or below a diagonal (2 and 3)."""
     mode = options.get("sparse_mode", 0)
     if mode in (2, 3):
@@ -195,7 +222,9 @@ def _mask(rows: int, context: int, options: dict[str, Any], given: torch.Tensor 
 def _rows(tensor: torch.Tensor, layout: str, num_heads: int) -> list[torch.Tensor]:
     """Return each request's rows, [S, N, D], as views; for TND one of all tokens."""
     if layout not in _LAYOUTS:
-        raise UsageError(f"input_layout {layout!r} is not in the software NPU's attention; it knows {_LAYOUTS}")
+        raise UsageError(
+            f"input_layout {layout!r} is not in the software NPU's attention; it knows {_LAYOUTS}"
+        )
     if layout == "TND":
         return [tensor]
     if layout == "BSH":
@@ -226,7 +255,9 @@ def _lse_size(query: torch.Tensor, layout: str, num_heads: int) -> tuple[int, ..
 def _lse_rows(lse: torch.Tensor, layout: str, rows: list[torch.Tensor]) -> list[torch.Tensor]:
     if layout != "TND":
         return [one.transpose(0, 1) for one in lse]
-    return list(lse.split([row.shape[0] for row in rows] + [lse.shape[0] - sum(row.shape[0] for row in rows)]))
+    return list(
+        lse.split([row.shape[0] for row in rows] + [lse.shape[0] - sum(row.shape[0] for row in rows)])
+    )
 
 
 def _keys(
@@ -242,7 +273,9 @@ def _keys(
     table = options.get("block_table")
     if table is not None:
         if lengths is None:
-            raise UsageError("actual_seq_lengths_kv is missing: with a block table nothing else says how long each is")
+            raise UsageError(
+                "actual_seq_lengths_kv is missing: with a block table nothing else says how long each is"
+            )
         pages = [t.transpose(1, 2).flatten(2) if t.dim() == 4 else t for t in (key, value)]
         found = [[_from_pages(p, table[n], lengths[n], num_kv_heads) for n in range(count)] for p in pages]
         return found[0], found[1]
@@ -265,7 +298,7 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name not in _KNOWN and value is not None and value != 0:
             raise UsageError(
-                f"npu_fused_infer_attention_score({name}=...) is not in the software NPU's reference form, which knows "
+                f"npu_fused_infer_attention_score({name}=...) is not in the software NPU's form, which knows "
                 f"{', '.join(sorted(_KNOWN))}"
             )
 
@@ -290,7 +323,10 @@ def register() -> None:
         _infer_output,
     )
     register_op(
-        f"_npu_paged_attention{_PAGED}, Tensor? workspace=None) -> ()", paged, writes=("workspace",), namespace="atb"
+        f"_npu_paged_attention{_PAGED}, Tensor? workspace=None) -> ()",
+        paged,
+        writes=("workspace",),
+        namespace="atb",
     )
     register_op(f"_npu_paged_attention_get_workspace{_PAGED}) -> Tensor", _workspace, namespace="atb")
     register_op(

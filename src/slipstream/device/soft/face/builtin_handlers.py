@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from slipstream.device.soft.face.handlers import NpuGraphOpHandler, register_npu_graph_handler
 from slipstream.device.soft.face.registry import OFFERED
@@ -23,7 +23,7 @@ _OUTPUT_OPTIONS = (
 class FusedAttentionHandler(NpuGraphOpHandler):
     """Captures the plain form as the `.out` form, with a workspace and outputs that the graph keeps."""
 
-    UPDATE_SPECS = {  # noqa: RUF012
+    UPDATE_SPECS: ClassVar = {
         name: [("arg", 5, "actual_seq_lengths"), ("arg", 6, "actual_seq_lengths_kv")]
         for name in (_FUSED, f"{_FUSED}.default", f"{_FUSED}.out")
     }
@@ -49,4 +49,4 @@ class FusedAttentionHandler(NpuGraphOpHandler):
 class PagedAttentionHandler(NpuGraphOpHandler):
     """Lets an update change the context lengths."""
 
-    UPDATE_SPECS = {"_npu_paged_attention.default": [("arg", 7, "context_lens")]}  # noqa: RUF012
+    UPDATE_SPECS: ClassVar = {"_npu_paged_attention.default": [("arg", 7, "context_lens")]}

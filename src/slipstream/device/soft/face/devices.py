@@ -43,10 +43,9 @@ class device:
             self.prev_idx = active().device
             active().device = self.idx
 
-    def __exit__(self, *args: Any) -> bool:
+    def __exit__(self, *args: Any) -> None:
         if self.idx >= 0:
             active().device = self.prev_idx
-        return False
 
 
 class device_of(device):

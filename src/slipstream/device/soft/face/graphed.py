@@ -33,7 +33,11 @@ class _Graphed:
 
 
 def make_graphed_callables(
-    callables: Any, sample_args: Any, num_warmup_iters: int = 3, allow_unused_input: bool = False, pool: Any = None
+    callables: Any,
+    sample_args: Any,
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: Any = None,
 ) -> Any:
     """Return graphed versions of functions or modules.
 
@@ -76,13 +80,13 @@ def _checked(function: Any, args: Any) -> tuple[torch.Tensor, ...]:
     if isinstance(function, torch.nn.Module):
         if function._backward_hooks or function._forward_hooks or function._forward_pre_hooks:
             raise RuntimeError(
-                "Modules must not have hooks registered at the time they are passed. However, registering hooks on "
-                "modules after passing them through make_graphed_callables is allowed."
+                "Modules must not have hooks registered at the time they are passed. However, registering hooks "
+                "on modules after passing them through make_graphed_callables is allowed."
             )
         if any(buffer.requires_grad for buffer in function.buffers()):
             raise RuntimeError(
-                "In any Module passed to make_graphed_callables, only parameters may be trainable. All buffers must "
-                "have requires_grad=False."
+                "In any Module passed to make_graphed_callables, only parameters may be trainable. All buffers "
+                "must have requires_grad=False."
             )
     flat = tuple(arg_tree_leaves(*args))
     if not all(isinstance(arg, torch.Tensor) for arg in flat):
@@ -152,7 +156,7 @@ def _callable(function: Any, one: _Graphed) -> Any:
     node, parameters = _node(one), one.inputs[one.num_args :]
 
     def call(*args: Any) -> Any:
-        results = node.apply(*arg_tree_leaves(*args), *parameters)  # type: ignore[no-untyped-call]
+        results = node.apply(*arg_tree_leaves(*args), *parameters)
         assert one.spec is not None
         return tree_unflatten(results, one.spec)
 

@@ -41,14 +41,15 @@ class NPUGraph:
         """
         if capture_error_mode not in _MODES:
             raise RuntimeError(
-                f"Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got {capture_error_mode}"
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+                f"{capture_error_mode}"
             )
         runtime = active()
         stream, own = runtime.current_stream(), tuple(pool) if pool is not None else runtime.new_pool()
-        self._capture = runtime.begin_capture(stream, self._graph, capture_error_mode, own)  # type: ignore[arg-type]
-        self._stream, self._pool = stream, own  # type: ignore[assignment]
+        self._capture = runtime.begin_capture(stream, self._graph, capture_error_mode, own)
+        self._stream, self._pool = stream, own
         for memory in runtime.memories:
-            memory.use_pool(own)  # type: ignore[arg-type]
+            memory.use_pool(own)
 
     def capture_end(self) -> None:
         """End the capture, on the stream on which it was begun.
@@ -143,7 +144,7 @@ class graph:
     ) -> None:
         if graph.default_capture_stream is None:
             graph.default_capture_stream = streams.Stream()
-        self.pool = () if pool is None else (pool,)
+        self.pool: tuple[Any, ...] = () if pool is None else (pool,)
         self.capture_stream = graph.default_capture_stream if stream is None else stream
         self.stream_ctx = streams.stream(self.capture_stream)
         self.npu_graph = npu_graph
@@ -158,13 +159,14 @@ class graph:
         host_empty_cache()
         self.stream_ctx.__enter__()
         if self.npu_graph.auto_dispatch_capture:
-            self.npu_graph.graph_dispatch_mode.__enter__()
-        self.npu_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
+            self.npu_graph.graph_dispatch_mode.__enter__()  # type: ignore[no-untyped-call]
+        pool = self.pool[0] if self.pool else None
+        self.npu_graph.capture_begin(pool=pool, capture_error_mode=self.capture_error_mode)
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         self.npu_graph.capture_end()
         if self.npu_graph.auto_dispatch_capture:
-            self.npu_graph.graph_dispatch_mode.__exit__(exc_type, exc_value, traceback)
+            self.npu_graph.graph_dispatch_mode.__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call]
         self.stream_ctx.__exit__(exc_type, exc_value, traceback)
 
 

@@ -1,7 +1,7 @@
-"""How a capture with auto_dispatch_capture=True makes tasks of host-list ops, and how `NPUGraph.update` reaches them.
+"""How a capture with auto_dispatch_capture=True makes tasks of host-list ops, and `NPUGraph.update` reaches them.
 
-Each op that has a handler is captured as: wait for an external event, then the op in a task group. An update issues
-the op again with new lists, on one stream that all graphs share, and records the event.
+Each op that has a handler is captured as: wait for an external event, then the op in a task group. An update
+issues the op again with new lists, on one stream that all graphs share, and records the event.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +25,7 @@ class NpuGraphOpHandler:
     """What is special about an op in a capture and an update. A subclass says what differs; none is ever made."""
 
     #: By op name: (where, which, key): an "arg" by its position or a "kwarg" by its name takes the update's `key`.
-    UPDATE_SPECS: dict[str, list[tuple[str, int | str, str]]] = {}
+    UPDATE_SPECS: ClassVar[dict[str, list[tuple[str, int | str, str]]]] = {}
 
     @classmethod
     def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class GraphDispatchMode(TorchDispatchMode):
     update_stream: Any = None
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph_dispatch_records: list[DispatchRecord] = []
         if GraphDispatchMode.update_stream is None:
             GraphDispatchMode.update_stream = streams.Stream()

@@ -7,7 +7,17 @@ import types
 from typing import Any
 
 from slipstream.device.soft.binding.tensor import weak_reference
-from slipstream.device.soft.face import devices, figures, graphed, graphs, handlers, registry, seeds, streams, tasks
+from slipstream.device.soft.face import (
+    devices,
+    figures,
+    graphed,
+    graphs,
+    handlers,
+    registry,
+    seeds,
+    streams,
+    tasks,
+)
 from slipstream.errors import SlipstreamError, nearest_name
 
 #: The torch_npu whose names, signatures and behaviour are offered.
@@ -28,12 +38,12 @@ _NPU = {
     graphs: "NPUGraph graph graph_pool_handle is_current_stream_capturing",
     handlers: "NpuGraphOpHandler register_npu_graph_handler",
     seeds: (
-        "get_rng_state set_rng_state get_rng_state_all set_rng_state_all manual_seed manual_seed_all seed seed_all "
-        "initial_seed"
+        "get_rng_state set_rng_state get_rng_state_all set_rng_state_all manual_seed manual_seed_all seed "
+        "seed_all initial_seed"
     ),
     streams: (
-        "Stream Event ExternalEvent SyncLaunchStream StreamContext stream set_stream current_stream default_stream "
-        "synchronize"
+        "Stream Event ExternalEvent SyncLaunchStream StreamContext stream set_stream current_stream "
+        "default_stream synchronize"
     ),
     tasks: "graph_task_group_begin graph_task_group_end graph_task_update_begin graph_task_update_end",
 }
@@ -67,7 +77,9 @@ class FaceModule(types.ModuleType):
         else:
             way = f'slipstream.device.soft.register("{name}", function)'
         raise MissingNameError(
-            f"{self.__name__}.{name} is not in the software NPU.{hint} To give it one: {way}.", name=name, obj=self
+            f"{self.__name__}.{name} is not in the software NPU.{hint} To give it one: {way}.",
+            name=name,
+            obj=self,
         )
 
 
@@ -77,34 +89,30 @@ def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
     for source, names in _NPU.items():
         for name in names.split():
             setattr(npu, name, getattr(source, name))
-    npu._initialized = True
-    npu.default_generators = ()
+    vars(npu).update(_initialized=True, default_generators=(), __path__=[])
     top = FaceModule("torch_npu", "The software NPU as torch_npu.")
-    top.npu, top.__version__ = npu, VERSION
-    top._C = FaceModule("torch_npu._C")
-    top._C._weak_ref_tensor = weak_reference
-    top.__path__ = []
-    npu.__path__ = []
-    for name, value in registry.OFFERED.items():
-        setattr(top, name, value)
-    modules: dict[str, types.ModuleType] = {"torch.npu": npu, "torch_npu": top, "torch_npu.npu": npu, "torch_npu._C": top._C}
+    native = FaceModule("torch_npu._C")
+    vars(native)["_weak_ref_tensor"] = weak_reference
+    vars(top).update(registry.OFFERED, npu=npu, _C=native, __version__=VERSION, __path__=[])
+    modules: dict[str, types.ModuleType] = {
+        "torch.npu": npu,
+        "torch_npu": top,
+        "torch_npu.npu": npu,
+        "torch_npu._C": native,
+    }
     for name, sources in _SUBMODULES.items():
         part = FaceModule(f"torch_npu.npu.{name}")
         for source in sources:
             for known in _NPU[source].split():
                 setattr(part, known, getattr(source, known))
-        setattr(npu, name, part) if name not in vars(npu) else None
+        vars(npu).setdefault(name, part)
         modules[f"torch_npu.npu.{name}"] = part
     return npu, top, modules
 
 
 def offered() -> dict[str, Any]:
     """Return everything that torch.npu offers, by name."""
-    return {
-        name: getattr(source, name)
-        for source, names in _NPU.items()
-        for name in names.split()
-    }
+    return {name: getattr(source, name) for source, names in _NPU.items() for name in names.split()}
 
 
 def parameters(function: Any) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ def register_op(
     if key not in _defined:
         library = _libraries.get(namespace)
         if library is None:
-            library = _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+            library = _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
         try:
             library.define(schema)
         except RuntimeError as error:

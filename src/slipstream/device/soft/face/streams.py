@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from slipstream.device.soft import machine
 from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.face.devices import device as device_context
 from slipstream.device.soft.face.devices import index_of
@@ -20,6 +21,8 @@ DEVICE_TYPE = 20
 
 class _StreamBase(torch.Stream):
     """What every kind of stream can do."""
+
+    _before: list[tuple[int, int]]
 
     def wait_event(self, event: Any) -> None:
         """Let what this stream is given from now on wait for `event`."""
@@ -63,10 +66,9 @@ class _StreamBase(torch.Stream):
 
     def __enter__(self) -> Any:
         runtime = active()
-        before = getattr(self, "_before", None)
-        if before is None:
-            before = self._before = []
-        before.append((runtime.device, runtime.current_stream(self.device_index)))
+        if "_before" not in vars(self):
+            self._before = []
+        self._before.append((runtime.device, runtime.current_stream(self.device_index)))
         runtime.set_stream(self.stream_id, self.device_index)
         return self
 
@@ -101,7 +103,7 @@ class Stream(_StreamBase):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
         with device_context(device):
             stream_id, index = _stream_id(kwargs, "stream")
-        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)  # type: ignore[call-overload]
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)
 
 
 class SyncLaunchStream(_StreamBase):
@@ -110,7 +112,7 @@ class SyncLaunchStream(_StreamBase):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
         with device_context(device):
             stream_id, index = _stream_id(kwargs, "sync-launch stream")
-        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)  # type: ignore[call-overload]
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=DEVICE_TYPE)
 
 
 class _EventBase(torch.Event):
@@ -119,7 +121,11 @@ class _EventBase(torch.Event):
 
 
 class Event(_EventBase):
-    """A point in a stream's work. A wait sees the latest record that was issued; without one it waits for nothing."""
+    """A point in a stream's work. A wait sees the latest record issued, and without one waits for nothing."""
+
+    _event: machine.Event
+    _timed: bool
+    _time_ns: int | None
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Any:
         made = super().__new__(cls, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
@@ -129,11 +135,10 @@ class Event(_EventBase):
 
     def record(self, stream: Any = None) -> None:
         """Record the event in a stream, the current one unless given."""
-        machine = active().machine
         stream_id = _id_of(stream)
         if self._timed:
-            machine.kernel(stream_id, "timestamp", (), (), self._stamp)
-        machine.record(stream_id, self._event)
+            active().machine.kernel(stream_id, "timestamp", (), (), self._stamp)
+        active().machine.record(stream_id, self._event)
 
     def wait(self, stream: Any = None) -> None:
         """Let what a stream is given from now on wait for the event."""
@@ -149,7 +154,8 @@ class Event(_EventBase):
         Raises:
             RuntimeError: one of the two does not time, or has not been reached.
         """
-        return (end_event.recorded_time() - self.recorded_time()) / 1e6
+        later: int = end_event.recorded_time()
+        return (later - self.recorded_time()) / 1e6
 
     def recorded_time(self) -> int:
         """Return when the recorded point was reached, in nanoseconds."""
@@ -180,7 +186,10 @@ class Event(_EventBase):
 
 
 class ExternalEvent(_EventBase):
-    """A one-bit event: a wait blocks its stream until it is recorded, and clears it. It may be waited for first."""
+    """A one-bit event: a wait blocks its stream until it is recorded, and clears it. A wait may come first."""
+
+    _gate: machine.Gate
+    _waited: bool
 
     def __new__(cls) -> Any:
         made = super().__new__(cls)
@@ -196,14 +205,14 @@ class ExternalEvent(_EventBase):
         """Block a stream until the bit is set, then clear it.
 
         Raises:
-            RuntimeError: it was waited for before, and not recorded since. torch_npu looks at that on the host only,
+            RuntimeError: it was waited for before, and not recorded since. torch_npu looks at that on the host,
                 after the wait is in the queue; it knows nothing of the waits of a replay.
         """
         active().machine.wait_gate(_id_of(stream), self._gate)
         if self._waited:
             raise GraphCheck(
-                "A single record operation cannot be associated with multiple wait operations. This external event "
-                "is waited for a second time, and was not recorded in between."
+                "A single record operation cannot be associated with multiple wait operations. This external "
+                "event is waited for a second time, and was not recorded in between."
             )
         self._waited = True
 
@@ -284,9 +293,10 @@ def _id_of(stream: Any) -> int:
 def caller() -> str:
     """Return the line of the user's code that is being run, as in `file.py:12`."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and ("/device/soft/" in frame.f_code.co_filename.replace("\\", "/")) and (
-        "/tests/" not in frame.f_code.co_filename
+    while (
+        frame.f_back is not None
+        and ("/device/soft/" in frame.f_code.co_filename.replace("\\", "/"))
+        and ("/tests/" not in frame.f_code.co_filename)
     ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-

@@ -19,7 +19,7 @@ def graph_task_group_end(stream: Any) -> Task:
 
 
 def graph_task_update_begin(stream: Any, handle: Task) -> None:
-    """Let the ops issued to `stream` from now on take the place of those in the group; it is not being captured."""
+    """Let the ops issued to `stream` from now on take the place of the group's; it is not being captured."""
     active().machine.begin_update(stream.stream_id, handle)
 
 
