@@ -73,7 +73,7 @@ class FaceModule(types.ModuleType):
         nearest = nearest_name(name, [known for known in vars(self) if not known.startswith("__")])
         hint = f" The nearest that it has is {self.__name__}.{nearest}." if nearest else ""
         if self.__name__ == "torch_npu":
-            way = 'slipstream.device.soft.register_op("NAME(Tensor self, ...) -> Tensor", function)'
+            way = f'slipstream.device.soft.register_op("{name}(Tensor self, ...) -> Tensor", function)'
         else:
             way = f'slipstream.device.soft.register("{name}", function)'
         raise MissingNameError(
