@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from slipstream.device.soft.machine.reporter import Reporter
     from slipstream.device.soft.machine.schedulers import Scheduler
 
+# How many updates that were replaced before they were used are remembered for each task.
+WASTED = 100
+
 # Marks the end of the commands that ran after one host call, in the choices of an order.
 HOST_GOES_ON = -1
 
@@ -259,5 +262,9 @@ def _update(command: Command) -> None:
     assert command.change is not None
     node, new = command.change
     node.reads, node.writes, node.run = new.reads, new.writes, new.run
-    assert node.task is not None
-    node.task.fresh, node.task.updated_by = True, command
+    task = node.task
+    assert task is not None
+    if node is task.nodes[0]:
+        if task.fresh and task.updated_by is not None and len(task.wasted) < WASTED:
+            task.wasted.append(task.updated_by)
+        task.fresh, task.updated_by = True, command

@@ -334,6 +334,11 @@ def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Findi
         why = "nobody has opened it for this wait, and nobody will"
         missing = f"`{gate.name}.record(stream)` once for each wait; this one is issued at {_at(root)}"
     title = f"{_who(root)} waits for {gate.name} for ever: {why}"
+    replay = root.replay
+    if replay is not None:
+        title += f"; {replay.opened} of the replay's {replay.waits} waits for gates were opened"
+        if replay.captured:
+            title += f", {replay.updated} of its {replay.captured} tasks ran with an update"
     if host is not None:
         commands.append(host)
         order.append(f"the host waits: {host.op} ({host.place.where})")
