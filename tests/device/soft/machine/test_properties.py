@@ -75,7 +75,7 @@ def run(program: list[Op], machine: Machine, memory: list[int] | None = None) ->
 
 def issued(program: list[Op], memory: list[int] | None = None) -> Machine:
     machine = Machine(stacks=False, keep=True, executes=False)
-    run([op for op in program], machine, memory)
+    run(program, machine, memory)
     return machine
 
 

@@ -126,6 +126,7 @@ class Program:
         for graph in self.graphs:
             for task in graph.tasks:
                 task.fresh, task.updated_by = False, None
+                task.wasted.clear()
                 task.region.buffer.history.clear()
             for replay in graph.replays:
                 replay.updated = replay.opened = 0
@@ -136,10 +137,11 @@ def settle(reporter: Reporter, graphs: Sequence[Graph]) -> tuple[ReplayCount, ..
     """Compare replays and updates at the end of a run; return the counts of the replays."""
     replays = [replay for graph in graphs for replay in graph.replays]
     unused = [
-        (graph, task.updated_by)
+        (graph, update)
         for graph in graphs
         for task in graph.tasks
-        if task.fresh and task.updated_by is not None
+        for update in (*task.wasted, task.updated_by if task.fresh else None)
+        if update is not None
     ]
     for replay in replays:
         if unused and replay.updated < replay.captured:
@@ -153,8 +155,13 @@ def settle(reporter: Reporter, graphs: Sequence[Graph]) -> tuple[ReplayCount, ..
 
 def _find_mixed(reporter: Reporter, replay: Replay, unused: Sequence[tuple[Graph, Command]]) -> None:
     """Find a replay without its updates beside updates of another graph without a replay."""
+    all_of_graph = replay.graph.replays
+    since = all_of_graph[replay.number - 2].index if replay.number > 1 else 0
+    until = all_of_graph[replay.number].index if replay.number < len(all_of_graph) else None
     for graph, update in unused:
-        if graph is not replay.graph and update.index > replay.index:
+        if graph is replay.graph or update.index < since:
+            continue
+        if until is None or update.index < until:
             reporter.update_mixed(replay, graph, update)
             return
 
