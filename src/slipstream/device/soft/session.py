@@ -56,6 +56,8 @@ def install(
     torch.npu = npu  # type: ignore[attr-defined]
     sys.modules.update(named)
     _modules.update(named)
+    # PyTorch asks for torch.npu once; after that a tensor on "npu" always comes by our own error.
+    torch.empty(0, device="npu")
     backend.patch(_patches)
     accelerator.patch(_patches)
     return machine
