@@ -21,7 +21,16 @@ import pytest
 from slipstream.device.soft.face import modules, registry
 from slipstream.model.catalog import cache_folder
 
-FILES = ["__init__", "utils", "streams", "graphs", "memory", "random", "autocast_utils", "_npugraph_handlers/npugraph_handler"]
+FILES = [
+    "__init__",
+    "utils",
+    "streams",
+    "graphs",
+    "memory",
+    "random",
+    "autocast_utils",
+    "_npugraph_handlers/npugraph_handler",
+]
 
 #: Ours, and not in the real one's Python files because they are written in C++ there.
 NATIVE: set[str] = set()
@@ -132,7 +141,15 @@ def test_every_method_that_we_offer_is_there_with_its_signature(real: dict[str, 
 
 def test_the_graph_class_and_the_streams_lack_only_what_is_listed(real: dict[str, ast.AST]) -> None:
     lacking = set()
-    for name in ("NPUGraph", "graph", "Stream", "Event", "ExternalEvent", "StreamContext", "NpuGraphOpHandler"):
+    for name in (
+        "NPUGraph",
+        "graph",
+        "Stream",
+        "Event",
+        "ExternalEvent",
+        "StreamContext",
+        "NpuGraphOpHandler",
+    ):
         theirs, ours = real[name], modules.offered()[name]
         assert isinstance(theirs, ast.ClassDef)
         names = {m.name for m in methods(theirs) if not m.name.startswith("_")}
