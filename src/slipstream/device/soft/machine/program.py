@@ -12,6 +12,7 @@ from slipstream.device.soft.machine.commands import (
     _NOTHING,
     COLLECTIVE,
     OPEN,
+    SYNC,
     TAKE,
     Actor,
     Command,
@@ -104,7 +105,8 @@ class Program:
         """Return the report of an engine that has nothing left to run."""
         blocked = engine.blocked()
         if blocked:
-            engine.reporter.hang(blocked, engine.actors, None)
+            host = next((command for command in blocked if command.kind == SYNC), None)
+            engine.reporter.hang(blocked, engine.actors, host)
         counts = settle(engine.reporter, self.graphs)
         return Report(tuple(engine.reporter.findings), engine.ran, counts, engine.scheduler.schedule(engine))
 
