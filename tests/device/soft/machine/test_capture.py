@@ -79,7 +79,7 @@ def test_a_race_inside_a_graph_names_both_captured_places_and_the_replay(machine
     (finding,) = machine.finish().findings
     assert finding.kind == "race"
     assert finding.ops == ("draft on main (replay 1 of g)", "plan on side in g (replay 1 of g)")
-    assert "inside the capture" in finding.missing
+    assert finding.missing.startswith("`side.wait_stream(main)` inside the capture, after draft")
     assert 'machine.kernel(main, "draft"' in finding.stacks[0]
 
 
@@ -91,6 +91,35 @@ def test_a_replay_races_with_what_is_not_ordered_before_it(machine: Machine) -> 
     (finding,) = machine.finish().findings
     assert "before the replay of g (test_capture.py:" in finding.missing
     assert finding.missing.startswith("`main.wait_stream(plan)` after prepare")
+
+
+def test_what_a_side_stream_of_a_replay_does_is_waited_for_on_the_launching_stream(machine: Machine) -> None:
+    main, side, other = machine.stream("main"), machine.stream("side"), machine.stream("other")
+    graph, hidden, fork, join = machine.graph("g"), memory(machine), machine.event(), machine.event()
+    machine.begin_capture(main, graph)
+    machine.record(main, fork)
+    machine.wait(side, fork)
+    machine.kernel(side, "plan", (), (hidden,))
+    machine.record(side, join)
+    machine.wait(main, join)
+    machine.end_capture(main)
+    machine.replay(main, graph)
+    machine.kernel(other, "read", (hidden,))
+    (finding,) = machine.finish().findings
+    assert finding.missing.startswith("`other.wait_stream(main)` after plan (test_capture.py:")
+
+
+def test_a_defect_keeps_its_key_from_run_to_run_and_from_replay_to_replay() -> None:
+    keys = set()
+    for seed in range(10):
+        machine = Machine(Seeded(seed))
+        main, plan, hidden = machine.stream("main"), machine.stream("plan"), memory(machine)
+        graph = captured(machine, main, ("verify", (hidden,), ()))
+        for _ in range(3):
+            machine.replay(main, graph)
+        machine.kernel(plan, "prepare", (), (hidden,))
+        keys |= {finding.key for finding in machine.finish().findings}
+    assert len(keys) == 1
 
 
 def test_replays_of_one_graph_come_one_after_the_other(machine: Machine) -> None:

@@ -5,7 +5,8 @@ ordered is a race whatever order was run: the two could have come the other way 
 (Flanagan and Freund, 2009) over byte ranges: a write forgets what it covers, since a later access that is
 ordered after the write is ordered after everything the write was ordered after, and else races with the write.
 
-Plain ranges live in `cells`, sorted and disjoint, each with one last write. Stepped regions live in `rows`.
+Plain ranges live in `cells`, sorted and disjoint, each with one last write. Stepped regions live in `rows`,
+by their shape.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class History:
         """Forget every access."""
         self.starts: list[int] = []
         self.cells: list[Cell] = []
-        self.rows: list[tuple[Access, bool]] = []
+        self.rows: dict[tuple[int, int, int, int], list[tuple[Access, bool]]] = {}
 
     def read(self, access: Access, clock: Clock, hits: list[Hit]) -> None:
         """Check a read against what was written before, and remember it."""
@@ -178,29 +179,21 @@ class History:
                         hits.append(Hit(read, False, access, True))
 
     def _check_rows(self, access: Access, writes: bool, clock: Clock, hits: list[Hit]) -> None:
-        start, stop, region = access[START], access[STOP], access[REGION]
-        covers = writes and not region.step
-        covered = False
-        for earlier, wrote in self.rows:
-            if covers and start <= earlier[START] and earlier[STOP] <= stop:
-                covered = True
-            if not (writes or wrote) or not _unordered(earlier, access, clock):
-                continue
-            if overlap(earlier[REGION], region):
-                hits.append(Hit(earlier, wrote, access, writes))
-        if covered:
-            self.rows = [row for row in self.rows if not (start <= row[0][START] and row[0][STOP] <= stop)]
+        actor, _, start, stop, region, _ = access
+        for same in self.rows.values():
+            for earlier, wrote in same:
+                if earlier[0] == actor or earlier[1] <= clock.get(earlier[0], 0):
+                    continue
+                if (writes or wrote) and overlap(earlier[REGION], region):
+                    hits.append(Hit(earlier, wrote, access, writes))
+        if writes and not region.step:
+            for shape in [shape for shape in self.rows if start <= shape[0] and shape[1] <= stop]:
+                del self.rows[shape]
 
     def _keep_rows(self, access: Access, writes: bool) -> None:
-        region, actor = access[REGION], access[ACTOR]
-        kept = []
-        for row in self.rows:
-            same = row[0][REGION][1:5] == region[1:5]
-            if same and (writes or (not row[1] and row[0][ACTOR] == actor)):
-                continue
-            kept.append(row)
-        kept.append((access, writes))
-        self.rows = kept
+        shape, actor = access[REGION][1:5], access[ACTOR]
+        kept = [] if writes else [row for row in self.rows.get(shape, ()) if row[1] or row[0][ACTOR] != actor]
+        self.rows[shape] = [*kept, (access, writes)]
 
 
 def _unordered(earlier: Access, later: Access, clock: Clock) -> bool:

@@ -25,6 +25,7 @@ class Reporter:
         self.findings: list[Finding] = []
         self._seen: set[object] = set()
         self._pairs: set[object] = set()
+        self._hung: set[Command] = set()
 
     def add(self, finding: Finding) -> None:
         """Keep a finding unless it is known."""
@@ -71,6 +72,9 @@ class Reporter:
         """Report what stands still for ever. `host` is the host's own wait, if it stands too."""
         roots = [command for command in blocked if command.kind in (TAKE, COLLECTIVE)]
         for root in roots:
+            if root in self._hung:
+                continue
+            self._hung.add(root)
             if root.kind == COLLECTIVE and root.meeting is not None and root.meeting.missing():
                 self._lonely_collective(root)
             else:
@@ -250,6 +254,11 @@ def _kind_of(
             title = f"two updates of a task without an order: {what}"
         else:
             title = f"update of a task that may be running: {what}; {deeds}"
+            if two.kind == UPDATE:
+                missing += (
+                    "; or, if the update is meant for this replay, a wait for a gate captured before the op, "
+                    "opened after the update"
+                )
         return "race", title, missing, 107037
     if first[REGION].owner and second[REGION].owner and first[REGION].owner != second[REGION].owner:
         old, new = name_of(first[REGION]), name_of(second[REGION])
@@ -279,14 +288,19 @@ def _missing_wait(one: Command, two: Command) -> str:
             f"`{one.actor.name}.synchronize()`, or the `synchronize()` of an event recorded on it after "
             f"{one.op} ({_at(one)}), before the host's {two.op} ({_at(two)})"
         )
-    before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
     if one.replay is not None and one.replay is two.replay:
         where = (
             f"inside the capture, after {one.op} ({one.place.where}) and before {two.op} ({two.place.where})"
         )
-    else:
-        where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
-    return f"`{two.actor.name}.wait_stream({one.actor.name})` {where}"
+        return f"`{two.actor.captured_as}.wait_stream({one.actor.captured_as})` {where}"
+    before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
+    where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
+    return f"`{_stream(two)}.wait_stream({_stream(one)})` {where}"
+
+
+def _stream(command: Command) -> str:
+    """The stream that can be waited for: of a replayed command, the one that the replay was launched on."""
+    return command.replay.actor.name if command.replay is not None else command.actor.name
 
 
 def _clobbered(hit: Hit) -> Finding:
