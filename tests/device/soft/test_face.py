@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -71,6 +72,24 @@ def test_a_missing_name_is_named_with_the_nearest_and_the_way(machine: Machine) 
     with pytest.raises(AttributeError, match=r'soft\.register_op\("npu_rms_norm\('):
         _ = torch_npu.npu_rms_norm
     assert not hasattr(torch.npu, "utilization")
+
+
+def test_a_missing_module_is_named(machine: Machine) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"torch_npu.contrib is not in the software NPU"):
+        importlib.import_module("torch_npu.contrib")
+
+
+def test_a_device_that_is_not_there(machine: Machine) -> None:
+    with pytest.raises(RuntimeError, match=r"Invalid device: npu:1"):
+        torch.ones(2, device="npu:1")
+
+
+def test_storages_tell_what_shares_memory(machine: Machine) -> None:
+    x, other = torch.ones(4, 4, device="npu"), torch.ones(4, 4, device="npu")
+    storage = x.untyped_storage()
+    assert x[2].untyped_storage().data_ptr() == storage.data_ptr() == x.data_ptr()
+    assert other.untyped_storage().data_ptr() != storage.data_ptr()
+    assert storage.nbytes() == 64
 
 
 def test_a_registered_function_is_there_after_the_next_install_too() -> None:

@@ -22,6 +22,7 @@ from slipstream.errors import DeviceError, UsageError
 _HANDLERS = builtin_handlers  # imported for what it registers
 
 _patches = Patches()
+_missing = modules.MissingModules()
 _modules: dict[str, ModuleType] = {}
 _added: dict[str, Callable[..., Any]] = {}
 
@@ -66,6 +67,7 @@ def _put_in(made: Runtime) -> None:
     torch.npu = npu  # type: ignore[attr-defined]
     sys.modules.update(named)
     _modules.update(named)
+    sys.meta_path.insert(0, _missing)
     # PyTorch asks for torch.npu once; after that a tensor on "npu" always comes by our own error.
     torch.empty(0, device="npu")
     backend.patch(_patches)
@@ -80,6 +82,8 @@ def uninstall() -> None:
     for name in _modules:
         sys.modules.pop(name, None)
     _modules.clear()
+    if _missing in sys.meta_path:
+        sys.meta_path.remove(_missing)
     del torch.npu  # type: ignore[attr-defined]
     graph.default_capture_stream = None
     runtime.activate(None)
