@@ -186,3 +186,20 @@ def test_an_error_on_the_device_names_the_line_that_issued_it(machine: Machine) 
     with pytest.raises(IndexError) as raised:
         gate.record(torch.npu.Stream())
     assert "test_values.py" in "".join(raised.value.__notes__)
+
+
+def test_autocast_lowers_products(machine: Machine) -> None:
+    x, layer = torch.ones(2, 3, device="npu"), torch.nn.Linear(3, 2).npu()
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        y = layer(x)
+        assert (x + 1).dtype == torch.float32
+        assert torch.zeros(2, device="npu").tolist() == [0, 0]
+    expected = torch.nn.functional.linear(
+        x.cpu().bfloat16(), layer.weight.cpu().bfloat16(), layer.bias.cpu().bfloat16()
+    )
+    assert torch.equal(y.cpu(), expected)
+
+
+def test_compile_leaves_a_function_as_it_is(machine: Machine) -> None:
+    compiled = torch.compile(lambda x: x * 2 + 1, fullgraph=True)
+    assert compiled(torch.ones(2, device="npu")).tolist() == [3, 3]

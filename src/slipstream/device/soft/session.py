@@ -14,12 +14,16 @@ from slipstream.device.soft.binding import backend, runtime
 from slipstream.device.soft.binding.patches import Patches
 from slipstream.device.soft.binding.runtime import Runtime
 from slipstream.device.soft.binding.tensor import SoftTensor
-from slipstream.device.soft.face import accelerator, attention, builtin_handlers, modules, registry
+from slipstream.device.soft.face import (
+    accelerator,
+    attention,
+    builtin_handlers,  # noqa: F401 - it registers handlers
+    modules,
+    registry,
+)
 from slipstream.device.soft.face.graphs import graph
 from slipstream.device.soft.machine import Limits, Machine, Scheduler
 from slipstream.errors import DeviceError, UsageError
-
-_HANDLERS = builtin_handlers  # imported for what it registers
 
 _patches = Patches()
 _missing = modules.MissingModules()

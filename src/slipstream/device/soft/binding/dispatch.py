@@ -68,8 +68,10 @@ tensor_module.on_op = dispatch
 
 def kernel(op: OpOverload, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Make a call a command on the current stream, and return its results, without values yet."""
-    if kwargs and known.makes_like and kwargs.get("device", _NPU).type == "cpu":
-        return op(*[raw_of(a) for a in args], **kwargs)  # as in ones_like(x, device="cpu"): no value is read
+    if kwargs and known.makes_like:
+        device = kwargs.get("device")
+        if device is not None and device.type == "cpu":  # as in ones_like(x, device="cpu"): no value is read
+            return op(*[raw_of(a) for a in args], **kwargs)
     call = Call(known, args, kwargs)
     shapes = result_shapes(op, tuple(call.args), call.kwargs)
     if known.gives_arguments:
@@ -86,9 +88,6 @@ def kernel(op: OpOverload, known: OpFacts, args: Sequence[Any], kwargs: dict[str
     if known.single:
         return new[0]
     return list(new) if known.gives_list else tuple(new) if new else None
-
-
-_NPU = torch.device("meta")  # stands for "no device was named"
 
 
 def _data_dependent(op: OpOverload, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
