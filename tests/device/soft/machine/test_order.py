@@ -176,6 +176,20 @@ def test_a_race_is_told_once_for_each_pair_of_places(machine: Machine) -> None:
     assert 1 <= len(titles) <= 2  # write-read, and the next round's read-write
 
 
+def test_the_order_stays_small_however_long_the_program() -> None:
+    machine = Machine(Seeded(1))
+    plan, other, hidden = machine.stream("plan"), machine.stream("other"), memory(machine)
+    event = machine.event()
+    for n in range(300):
+        machine.kernel(0, f"k{n}", (), (memory(machine, f"b{n}"),))
+        machine.record(0, event)
+        machine.wait(other, event)
+    machine.kernel(0, "draft", (), (hidden,))
+    machine.kernel(plan, "prepare", (hidden,))
+    (finding,) = machine.finish().findings
+    assert len(finding.order) == 4
+
+
 def test_gates_open_wait_and_order(machine: Machine) -> None:
     update, lengths, gate = machine.stream("update"), (memory(machine, "lengths"),), machine.gate("g")
     machine.wait_gate(0, gate)

@@ -187,6 +187,10 @@ def _finding(
     for command in commands:
         ops.append(command.op + f" on {_who(command)}")
         places.append(command.place)
+    for replay in dict.fromkeys(command.replay for command in commands):
+        if replay is not None:
+            ops.append(f"replay {replay.number} of {replay.graph.name} on {replay.actor.name}")
+            places.append(replay.place)
     return Finding(kind, title, streams, tuple(ops), buffer, tuple(places), missing, tuple(order))
 
 
