@@ -310,6 +310,29 @@ def test_equal_seeds_give_equal_orders_and_a_report_can_be_followed() -> None:
     assert follow(Machine().finish().schedule).schedule(None).kind == "program order"
 
 
+def test_an_order_in_which_kernels_raise_can_be_followed() -> None:
+    def play(scheduler: Scheduler) -> tuple[list[str], Machine]:
+        machine, seen = Machine(scheduler), []
+        streams = [machine.stream(name) for name in "ab"]
+
+        def work(name: str, fail: bool) -> None:
+            seen.append(name)
+            if fail:
+                raise ZeroDivisionError
+
+        for n in range(30):
+            stream = streams[n % 2]
+            try:
+                machine.kernel(stream, "k", run=lambda n=n: work(f"k{n}", n % 5 == 0))
+            except ZeroDivisionError:
+                seen.append("raised")
+        return seen, machine
+
+    for seed in range(15):
+        seen, machine = play(Seeded(seed))
+        assert play(follow(machine.schedule))[0] == seen
+
+
 def test_an_order_of_another_program_is_refused() -> None:
     machine = Machine(Replayed((7, -1)))
     with pytest.raises(errors.DivergedError, match="choice 0 lets"):
