@@ -176,6 +176,20 @@ def test_a_race_is_told_once_for_each_pair_of_places(machine: Machine) -> None:
     assert 1 <= len(titles) <= 2  # write-read, and the next round's read-write
 
 
+def test_the_order_stays_small_however_long_the_program() -> None:
+    machine = Machine(Seeded(1))
+    plan, other, hidden = machine.stream("plan"), machine.stream("other"), memory(machine)
+    event = machine.event()
+    for n in range(300):
+        machine.kernel(0, f"k{n}", (), (memory(machine, f"b{n}"),))
+        machine.record(0, event)
+        machine.wait(other, event)
+    machine.kernel(0, "draft", (), (hidden,))
+    machine.kernel(plan, "prepare", (hidden,))
+    (finding,) = machine.finish().findings
+    assert len(finding.order) == 4
+
+
 def test_gates_open_wait_and_order(machine: Machine) -> None:
     update, lengths, gate = machine.stream("update"), (memory(machine, "lengths"),), machine.gate("g")
     machine.wait_gate(0, gate)
@@ -294,6 +308,29 @@ def test_equal_seeds_give_equal_orders_and_a_report_can_be_followed() -> None:
         orders.add(tuple(first))
     assert len(orders) > 10
     assert follow(Machine().finish().schedule).schedule(None).kind == "program order"
+
+
+def test_an_order_in_which_kernels_raise_can_be_followed() -> None:
+    def play(scheduler: Scheduler) -> tuple[list[str], Machine]:
+        machine, seen = Machine(scheduler), []
+        streams = [machine.stream(name) for name in "ab"]
+
+        def work(name: str, fail: bool) -> None:
+            seen.append(name)
+            if fail:
+                raise ZeroDivisionError
+
+        for n in range(30):
+            stream = streams[n % 2]
+            try:
+                machine.kernel(stream, "k", run=lambda n=n: work(f"k{n}", n % 5 == 0))
+            except ZeroDivisionError:
+                seen.append("raised")
+        return seen, machine
+
+    for seed in range(15):
+        seen, machine = play(Seeded(seed))
+        assert play(follow(machine.schedule))[0] == seen
 
 
 def test_an_order_of_another_program_is_refused() -> None:
