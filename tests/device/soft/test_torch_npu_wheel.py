@@ -29,6 +29,7 @@ FILES = [
     "memory",
     "random",
     "autocast_utils",
+    "npu_config",
     "_npugraph_handlers/npugraph_handler",
 ]
 
