@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -22,8 +23,11 @@ from slipstream.device.soft.face import (
     registry,
 )
 from slipstream.device.soft.face.graphs import graph
-from slipstream.device.soft.machine import Limits, Machine, Scheduler
+from slipstream.device.soft.machine import Limits, Machine, Scheduler, places
 from slipstream.errors import DeviceError, UsageError
+
+# Every op of Slipstream's own is called from one line there; the line that called it says more.
+places.skip(os.path.join("slipstream", "ops", "registry.py"))
 
 _patches = Patches()
 _missing = modules.MissingModules()
