@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from slipstream.device.soft.binding import backend, runtime
+from slipstream.device.soft.binding.locked import LockedMachine
 from slipstream.device.soft.binding.patches import Patches
 from slipstream.device.soft.binding.runtime import Runtime
 from slipstream.device.soft.binding.tensor import SoftTensor
@@ -57,7 +58,7 @@ def install(
             "the real torch_npu is imported in this process; the software NPU cannot stand beside it"
         )
     attention.register()
-    machine = Machine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
+    machine = LockedMachine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
     try:
         _put_in(Runtime(machine, devices, memory_bytes))
     except BaseException:
