@@ -95,7 +95,7 @@ class HostCalls(Core):
         return True
 
     def _in_vain(self, target: Command) -> bool:
-        """Return whether the host has asked this once too often. Whatever is issued or runs starts the count anew."""
+        """Return whether the host has asked this once too often, with nothing issued and nothing run meanwhile."""
         asked = (target, self._engine.issued, self._engine.ran)
         self._asked, self._times_asked = asked, self._times_asked + 1 if asked == self._asked else 1
         return self._times_asked >= PATIENCE
