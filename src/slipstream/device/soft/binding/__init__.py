@@ -1,0 +1,1 @@
+"""PyTorch on the software NPU: torch ops become the machine's commands."""
