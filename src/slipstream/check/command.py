@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import slipstream
 from slipstream.check.outcome import Outcome
 from slipstream.check.report import CheckReport, collect
 from slipstream.check.request import CheckRequest
@@ -19,6 +21,12 @@ from slipstream.errors import SlipstreamError, UsageError
 
 #: Seconds that the worker gets to stop the program that it runs.
 _GRACE = 5.0
+
+#: Not -m, which would let a file of the current folder take the place of a module that the worker imports.
+_START = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from slipstream.check.worker import main; sys.exit(main(sys.argv[1:]))"
+)
 
 Show = Callable[[Outcome], None]
 
@@ -62,7 +70,7 @@ def _outcomes(request: CheckRequest) -> Iterator[Outcome]:
     """Start the worker, and yield what each schedule showed."""
     reading, writing = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "slipstream.check.worker", str(writing)],
+        [sys.executable, "-P", "-c", _START, str(Path(slipstream.__file__).parents[1]), str(writing)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         pass_fds=(writing,),
@@ -95,13 +103,7 @@ def _outcomes(request: CheckRequest) -> Iterator[Outcome]:
 
 def _environment() -> dict[str, str]:
     """Return the worker's environment: the real torch_npu does not load itself, sets have one order."""
-    paths = [path for path in sys.path if path]
-    return {
-        **os.environ,
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
+    return {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONHASHSEED": "0"}
 
 
 @contextmanager

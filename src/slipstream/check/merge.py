@@ -76,4 +76,7 @@ def _key(finding: Mapping[str, Any]) -> tuple[object, ...]:
     # Of an op only what it is: which stream or replay it ran in is another in every round of a loop.
     ops = tuple(op.split(" on ", 1)[0] for op in finding["ops"])
     stacks = tuple(tuple(stack) for stack in finding["stacks"])
+    if finding["kind"] == "hang":
+        # The rest is who waits besides, which differs by where the host stood.
+        ops, stacks = ops[:1], stacks[:1]
     return (finding["kind"], ops, stacks) if stacks else (finding["kind"], ops, finding["title"])

@@ -11,6 +11,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from slipstream.check.outcome import Orders, Outcome, Problem
 from slipstream.check.request import CheckRequest, read_source
 from slipstream.device import soft
 from slipstream.device.soft.face.modules import MissingNameError
-from slipstream.device.soft.machine import Machine, ProgramOrder, Scheduler, Seeded, explore, places
+from slipstream.device.soft.machine import Machine, ProgramOrder, Report, Scheduler, Seeded, explore, places
 from slipstream.device.soft.machine.errors import EventSyncTimeout, SoftError, StreamSyncTimeout
 from slipstream.errors import SlipstreamError
 
@@ -48,10 +49,9 @@ def run_orders(request: CheckRequest) -> Outcome:
     """Run the program in program order, keep its commands, and try their orders. Call it in a fork."""
     body = _body(request)
     machine = _install(ProgramOrder(), keep=True)
-    problem, _ = _attempt(body, machine)
-    if problem is not None:
-        return Outcome(None, problem=problem)
-    machine.finish()
+    stop = _attempt(body, machine)
+    if isinstance(stop, Problem):
+        return Outcome(None, problem=stop)
     found = explore(machine.program(), request.exhaustive)
     findings = [finding.as_dict() for finding in found.findings]
     return Outcome(None, 0, findings, orders=Orders(found.orders, found.complete))
@@ -59,12 +59,18 @@ def run_orders(request: CheckRequest) -> Outcome:
 
 def _run(body: Callable[[], object], scheduler: Scheduler, seed: int | None) -> Outcome:
     machine = _install(scheduler)
-    problem, refusals = _attempt(body, machine)
+    stop = _attempt(body, machine)
     commands = 0
-    if problem is None and not refusals:
-        problem, refusals = _attempt(machine.finish, machine)
-        commands = machine.finish().commands if problem is None and not refusals else 0
-    findings = [finding.as_dict() for finding in machine.findings] + refusals
+    if stop is None:
+        reports: list[Report] = []
+        stop = _attempt(lambda: reports.append(machine.finish()), machine)
+        commands = reports[0].commands if reports else 0
+    findings = [finding.as_dict() for finding in machine.findings]
+    problem = None
+    if isinstance(stop, Problem):
+        problem = stop
+    elif stop is not None and stop.is_new:
+        findings.append(stop.finding)
     return Outcome(seed, commands, findings, problem, notes=_notes() if seed is None else [])
 
 
@@ -76,7 +82,9 @@ def _body(request: CheckRequest) -> Callable[[], object]:
 
 
 def _install(scheduler: Scheduler, keep: bool = False) -> Machine:
-    places.skip(_OWN)
+    for part in (_OWN, "<frozen ", "<string>"):
+        places.skip(part)
+    torch.set_num_threads(1)
     random.seed(_SEED)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(_SEED)
@@ -90,33 +98,38 @@ def _main(path: str, arguments: Sequence[str]) -> None:
     module.__file__ = path
     sys.modules["__main__"] = module
     sys.argv = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     exec(compile(read_source(path), path, "exec", dont_inherit=True), module.__dict__)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
-def _attempt(
-    function: Callable[[], object], machine: Machine
-) -> tuple[Problem | None, list[dict[str, Any]]]:
-    """Call a function; return why it did not come to its end: a problem, or what the device refused."""
+@dataclass(frozen=True)
+class _Refusal:
+    """What the device refused. `is_new` is False for a wait without an end, whose hang is a finding already."""
+
+    finding: dict[str, Any]
+    is_new: bool
+
+
+def _attempt(function: Callable[[], object], machine: Machine) -> Problem | _Refusal | None:
+    """Call a function; return why it did not come to its end, or None."""
     try:
         function()
     except SystemExit as error:
         if error.code in (None, 0):
-            return None, []
+            return None
         frame = _frame(error)
-        return Problem("raised", f"the program exited with {error.code!r}" + (f"\n  {frame}" if frame else "")), []
+        return Problem("raised", f"the program exited with {error.code!r}" + (f"\n  at {frame}" if frame else ""))
     except MissingNameError as error:
-        return Problem("lacks", _told(error)), []
+        return Problem("lacks", _told(error))
     except SoftError as error:
-        if isinstance(error, StreamSyncTimeout | EventSyncTimeout) and machine.findings:
-            return None, []  # the hang is a finding already
-        return None, [_refusal(error)]
+        hangs = isinstance(error, StreamSyncTimeout | EventSyncTimeout)
+        return _Refusal(_refusal(error), not (hangs and machine.findings))
     except BaseException as error:
-        return Problem("lacks" if isinstance(error, SlipstreamError) else "raised", _told(error)), []
-    return None, []
+        return Problem("lacks" if isinstance(error, SlipstreamError) else "raised", _told(error))
+    return None
 
 
 def _refusal(error: SoftError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The process that runs the schedules: `python -m slipstream.check.worker`, started by `command`.
+"""The process that runs the schedules, started by `command`.
 
 It imports torch once, warms it up, and runs each schedule in a fork of itself. The request comes in on standard
 input; what each schedule showed goes out on the file descriptor named by the first argument, one pickle after
@@ -30,7 +30,6 @@ _MOST_OUTPUT = 1 << 20
 
 def warm_up() -> None:
     """Do what the first op of a process has to do once, so that no schedule has to: here it is 2 s of imports."""
-    torch.set_num_threads(1)
     with soft.installed():
         x = torch.ones(2, 2, device="npu")
         (x @ x + 1).sum().item()
@@ -80,6 +79,7 @@ def main(arguments: list[str]) -> int:
     request: CheckRequest = pickle.loads(sys.stdin.buffer.read())
     signal.signal(signal.SIGTERM, _leave)
     with os.fdopen(int(arguments[0]), "wb") as out:
+        torch.set_num_threads(1)  # no thread may run when the process is copied
         warm_up()
         _send(out, None)
         for outcome in outcomes(request):
@@ -95,7 +95,3 @@ def _send(out: Any, what: Outcome | None) -> None:
 def _leave(*_: object) -> None:
     # Raised where the worker stands, so that the schedule in progress is stopped on the way out.
     raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
