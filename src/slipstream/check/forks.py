@@ -12,6 +12,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -77,13 +78,17 @@ def _in_fork(function: Callable[[], Any], writing: int, words: int, output: int)
     code = 1
     try:
         os.setsid()
+        faulthandler.disable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         faulthandler.register(signal.SIGUSR1, file=words, all_threads=False)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", buffering=1), open(2, "w", buffering=1)
         data = pickle.dumps(function())
+        sys.stdout.flush()
+        sys.stderr.flush()
         with os.fdopen(writing, "wb") as file:
             file.write(len(data).to_bytes(8, "little") + data)
         code = 0

@@ -20,7 +20,7 @@ from slipstream.check.outcome import Orders, Outcome, Problem
 from slipstream.check.request import CheckRequest, read_source
 from slipstream.device import soft
 from slipstream.device.soft.face.modules import MissingNameError
-from slipstream.device.soft.machine import Machine, ProgramOrder, Report, Scheduler, Seeded, explore, places
+from slipstream.device.soft.machine import Finding, Machine, ProgramOrder, Report, Scheduler, Seeded, explore, places
 from slipstream.device.soft.machine.errors import EventSyncTimeout, SoftError, StreamSyncTimeout
 from slipstream.errors import SlipstreamError
 
@@ -42,30 +42,14 @@ def run_schedule(request: CheckRequest, seed: int | None) -> Outcome:
         request: the program.
         seed: of the schedule; program order if None.
     """
-    return _run(_body(request), scheduler_of(seed), seed)
-
-
-def run_orders(request: CheckRequest) -> Outcome:
-    """Run the program in program order, keep its commands, and try their orders. Call it in a fork."""
-    body = _body(request)
-    machine = _install(ProgramOrder(), keep=True)
-    stop = _attempt(body, machine)
-    if isinstance(stop, Problem):
-        return Outcome(None, problem=stop)
-    found = explore(machine.program(), request.exhaustive)
-    findings = [finding.as_dict() for finding in found.findings]
-    return Outcome(None, 0, findings, orders=Orders(found.orders, found.complete))
-
-
-def _run(body: Callable[[], object], scheduler: Scheduler, seed: int | None) -> Outcome:
-    machine = _install(scheduler)
-    stop = _attempt(body, machine)
+    machine = _install(scheduler_of(seed))
+    stop = _attempt(lambda: _main(request.path, request.arguments), machine)
     commands = 0
     if stop is None:
         reports: list[Report] = []
         stop = _attempt(lambda: reports.append(machine.finish()), machine)
         commands = reports[0].commands if reports else 0
-    findings = [finding.as_dict() for finding in machine.findings]
+    findings = _plain(machine.findings, request.path)
     problem = None
     if isinstance(stop, Problem):
         problem = stop
@@ -74,11 +58,28 @@ def _run(body: Callable[[], object], scheduler: Scheduler, seed: int | None) -> 
     return Outcome(seed, commands, findings, problem, notes=_notes() if seed is None else [])
 
 
-def _body(request: CheckRequest) -> Callable[[], object]:
-    """Return what runs the program."""
-    if request.path is None:
-        raise NotImplementedError
-    return lambda: _main(str(request.path), request.arguments)
+def run_orders(request: CheckRequest) -> Outcome:
+    """Run the program in program order, keep its commands, and try their orders. Call it in a fork."""
+    machine = _install(ProgramOrder(), keep=True)
+    stop = _attempt(lambda: _main(request.path, request.arguments), machine)
+    if isinstance(stop, Problem):
+        return Outcome(None, problem=stop)
+    found = explore(machine.program(), request.exhaustive)
+    findings = _plain(found.findings, request.path)
+    return Outcome(None, 0, findings, orders=Orders(found.orders, found.complete))
+
+
+def _plain(findings: Sequence[Finding], path: str) -> list[dict[str, Any]]:
+    """Return findings as plain data, their stacks cut below the program."""
+    plain = [finding.as_dict() for finding in findings]
+    for finding in plain:
+        finding["stacks"] = [_cut(stack, path) for stack in finding["stacks"]]
+    return plain
+
+
+def _cut(stack: list[str], path: str) -> list[str]:
+    tops = [n for n, line in enumerate(stack) if line.startswith(f"{path}:") and " in <module>" in line]
+    return stack[: tops[-1] + 1] if tops else stack
 
 
 def _install(scheduler: Scheduler, keep: bool = False) -> Machine:
@@ -124,12 +125,20 @@ def _attempt(function: Callable[[], object], machine: Machine) -> Problem | _Ref
         return Problem("raised", f"the program exited with {error.code!r}" + (f"\n  at {frame}" if frame else ""))
     except MissingNameError as error:
         return Problem("lacks", _told(error))
-    except SoftError as error:
-        hangs = isinstance(error, StreamSyncTimeout | EventSyncTimeout)
-        return _Refusal(_refusal(error), not (hangs and machine.findings))
     except BaseException as error:
-        return Problem("lacks" if isinstance(error, SlipstreamError) else "raised", _told(error))
+        first = _first(error)
+        if isinstance(first, SoftError):
+            hangs = isinstance(first, StreamSyncTimeout | EventSyncTimeout)
+            return _Refusal(_refusal(first), not (hangs and machine.findings))
+        return Problem("lacks" if isinstance(first, SlipstreamError) else "raised", _told(first))
     return None
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what went wrong first: the end of a capture that broke refuses too, and hides why it broke."""
+    while isinstance(error, SoftError) and error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _refusal(error: SoftError) -> dict[str, Any]:
