@@ -195,7 +195,9 @@ class CheckOptions:
             UsageError: neither a file nor the round was named, or both.
         """
         if (file is None) != self.round:
-            raise UsageError("name the program, as in `slipstream check train.py`, or --round: one of the two.")
+            raise UsageError(
+                "name the program, as in `slipstream check train.py`, or --round: one of the two."
+            )
         return CheckRequest(file, arguments, self.schedules, self.seed, self.exhaustive, self.timeout)
 
 

@@ -1,7 +1,7 @@
-"""A decoder of attention alone, captured as vLLM-Ascend captures it: one external event and one task group a layer.
+"""A decoder of attention alone, captured as vLLM-Ascend captures it: an external event and a task group a layer.
 
-Keys are zero, so attention is the mean of the values; values are 0, 1, 2, ..., so that mean is (length - 1) / 2: an
-output tells which length its op ran with.
+Keys are zero, so attention is the mean of the values; values are 0, 1, 2, ..., so that mean is (length - 1) / 2:
+an output tells which length its op ran with.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ class Decoder:
         layers = range(self.layers)
         with torch.npu.stream(stream):
             for layer, handle, event, opened in zip(
-                layers, self.handles, self.events, [True] * self.layers if opens is None else opens, strict=False
+                layers,
+                self.handles,
+                self.events,
+                [True] * self.layers if opens is None else opens,
+                strict=False,
             ):
                 torch.npu.graph_task_update_begin(stream, handle)
                 attend(self.static, layer, length)

@@ -167,7 +167,9 @@ class TestFindings:
         assert finding["first_seed"] == 0
         assert finding["schedules"] == 4
         assert finding["again"].startswith("slipstream check ")
-        assert {"kind", "title", "streams", "ops", "buffer", "stacks", "missing", "order", "code"} <= set(finding)
+        assert {"kind", "title", "streams", "ops", "buffer", "stacks", "missing", "order", "code"} <= set(
+            finding
+        )
 
     def test_what_a_race_led_to_under_a_seed_is_told_beside_it(self, scripts: Scripts) -> None:
         report = scripts.check(RACE + "assert hidden.sum().item() == 32, 'wrong'\n", schedules=10)
@@ -343,7 +345,9 @@ class TestFiles:
         with pytest.raises(Exception, match="is a folder"):
             CheckRequest(str(tmp_path)).validate()
 
-    @pytest.mark.parametrize("values", [{"schedules": -1}, {"seed": -1}, {"exhaustive": -1}, {"timeout": 0.0}])
+    @pytest.mark.parametrize(
+        "values", [{"schedules": -1}, {"seed": -1}, {"exhaustive": -1}, {"timeout": 0.0}]
+    )
     def test_values(self, tmp_path: Path, values: dict[str, float]) -> None:
         path = tmp_path / "fine.py"
         path.write_text("")

@@ -90,7 +90,9 @@ def _outcomes(request: CheckRequest) -> Iterator[Outcome]:
                 if outcome is not None:
                     yield outcome
         if process.wait() != 0:
-            raise SlipstreamError(f"the process that runs the schedules ended with exit code {process.returncode}.")
+            raise SlipstreamError(
+                f"the process that runs the schedules ended with exit code {process.returncode}."
+            )
     finally:
         if process.poll() is None:
             process.terminate()

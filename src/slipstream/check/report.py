@@ -71,11 +71,14 @@ class CheckReport:
 
     def text(self) -> str:
         """Return the report that people read."""
-        parts = ["\n".join(_finding(merged, self)) for merged in self.findings]
+        parts = [
+            "\n".join(finding_text(merged, f"{_shown(merged, self)}; again: {again(self.request, merged)}"))
+            for merged in self.findings
+        ]
         for said, seed, count in self.consequences:
             parts.append(
-                f"beside what was found, the program raised in {_count(count, 'schedule')}, first under seed {seed}:"
-                f"\n  {said}"
+                f"beside what was found, the program raised in {_count(count, 'schedule')}, first under "
+                f"seed {seed}:\n  {said}"
             )
         parts += self.notes
         parts.append(self.summary())
@@ -132,7 +135,8 @@ def again(request: CheckRequest, merged: Merged) -> str:
     return shlex.join([*words, *(["--", *request.arguments] if request.arguments else [])])
 
 
-def _finding(merged: Merged, report: CheckReport) -> Iterator[str]:
+def finding_text(merged: Merged, shown: str) -> Iterator[str]:
+    """Yield the lines of a finding; `shown` says by what."""
     finding = merged.finding
     code = f" (a device may say {finding['code']})" if finding["code"] else ""
     yield f"{finding['kind']}: {finding['title']}{code}"
@@ -144,7 +148,7 @@ def _finding(merged: Merged, report: CheckReport) -> Iterator[str]:
         yield from (f"    {number}. {step}" for number, step in enumerate(finding["order"], 1))
     if finding["missing"]:
         yield f"  to mend it: {finding['missing']}"
-    yield f"  shown by {_shown(merged, report)}; again: {again(report.request, merged)}"
+    yield f"  shown by {shown}"
 
 
 def _shown(merged: Merged, report: CheckReport) -> str:
@@ -155,7 +159,9 @@ def _shown(merged: Merged, report: CheckReport) -> str:
         words.append("program order")
     if report.schedules > 1:
         seeds = f"{len(merged.seeds)} of {_count(report.schedules - 1, 'seed')}"
-        words.append(seeds if merged.in_program_order or not merged.seeds else f"{seeds}, first {merged.first_seed}")
+        words.append(
+            seeds if merged.in_program_order or not merged.seeds else f"{seeds}, first {merged.first_seed}"
+        )
     return " and ".join(words)
 
 

@@ -14,13 +14,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from slipstream.check import forks
+from slipstream.check.attempts import is_program
 from slipstream.check.outcome import Outcome, Problem
-from slipstream.check.program import is_program, run_orders, run_schedule
+from slipstream.check.program import Script
 from slipstream.check.request import CheckRequest
 from slipstream.device import soft
 
@@ -35,21 +36,42 @@ def warm_up() -> None:
         (x @ x + 1).sum().item()
 
 
+class Subject(Protocol):
+    """What is checked."""
+
+    def schedule(self, seed: int | None) -> Outcome:
+        """Run it under one schedule, program order if None."""
+
+    def orders(self, bound: int) -> Outcome:
+        """Record it, and try `bound` orders at most."""
+
+
+def _subject(request: CheckRequest) -> Subject:
+    if request.path is not None:
+        return Script(request.path, request.arguments)
+    from slipstream.check.own_round import OwnRound
+
+    return OwnRound()
+
+
 def outcomes(request: CheckRequest) -> Iterator[Outcome]:
     """Run every schedule of a request, each in a fork; stop after the first that has a problem.
 
     What the program raises under a seed after something was found is what that led to: the next seeds are run.
     """
+    subject = _subject(request)
     found = False
     for seed in (None, *request.seeds):
-        outcome = _guarded(lambda seed=seed: run_schedule(request, seed), request, Outcome(seed))
+        outcome = _guarded(lambda seed=seed: subject.schedule(seed), request, Outcome(seed))
         found = found or bool(outcome.findings)
         yield outcome
-        led_to = found and seed is not None and outcome.problem is not None and outcome.problem.kind == "raised"
+        led_to = (
+            found and seed is not None and outcome.problem is not None and outcome.problem.kind == "raised"
+        )
         if outcome.problem is not None and not led_to:
             return
     if request.exhaustive:
-        yield _guarded(lambda: run_orders(request), request, Outcome(None))
+        yield _guarded(lambda: subject.orders(request.exhaustive), request, Outcome(None))
 
 
 def _guarded(function: Callable[[], Outcome], request: CheckRequest, empty: Outcome) -> Outcome:
