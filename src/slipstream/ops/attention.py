@@ -105,6 +105,9 @@ def attention_context(
     """Return what `paged_attention` reads once for all layers."""
     if library.active() and head_dim % _VECTOR == 0:
         return Context()
+    if pages_BP.device.type != "cpu":
+        # No host read, and a shape that is known at once: all positions of the page tables.
+        return Context(*_index(pages_BP, positions_R, page_size, group, pages_BP.shape[1] * page_size))
     return Context(*kv_index(pages_BP, positions_R, page_size, group))
 
 
@@ -112,7 +115,7 @@ def attention_context(
 def kv_index(
     pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which slots each request's rows read, and which of them each row may see.
+    """Return which slots each request's rows read, and which of them each row may see; on a CPU.
 
     Args:
         pages_BP: int64 page numbers of each request, scratch page 0 behind the last.
@@ -124,11 +127,8 @@ def kv_index(
         slots [B x L] int64 and mask [B, 1, max(width, 2) x group, L] float32 of 0 and -inf. L covers the
         longest context, rounded up to a multiple of 64.
     """
-    if pages_BP.device.type == "cpu":
-        # The host may look: the op hides it, and a short context costs little.
-        length = (int(positions_R.max()) // _CONTEXT_STEP + 1) * _CONTEXT_STEP
-    else:
-        length = pages_BP.shape[1] * page_size
+    # On a CPU the host may look: the op hides it from a capture, and a short context costs little.
+    length = (int(positions_R.max()) // _CONTEXT_STEP + 1) * _CONTEXT_STEP
     return _index(pages_BP, positions_R, page_size, group, length)
 
 
