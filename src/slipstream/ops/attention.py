@@ -105,10 +105,11 @@ def attention_context(
     """Return what `paged_attention` reads once for all layers."""
     if library.active() and head_dim % _VECTOR == 0:
         return Context()
-    if pages_BP.device.type != "cpu":
-        # No host read, and a shape that is known at once: all positions of the page tables.
-        return Context(*_index(pages_BP, positions_R, page_size, group, pages_BP.shape[1] * page_size))
-    return Context(*kv_index(pages_BP, positions_R, page_size, group))
+    if pages_BP.device.type == "cpu":
+        return Context(*kv_index(pages_BP, positions_R, page_size, group))
+    # No host read, and a shape that is known at once: all positions of the page tables.
+    length = pages_BP.shape[1] * page_size
+    return Context(*whole_kv_index(pages_BP, positions_R, page_size, group, length))
 
 
 @op
@@ -129,7 +130,7 @@ def kv_index(
     """
     # On a CPU the host may look: the op hides it from a capture, and a short context costs little.
     length = (int(positions_R.max()) // _CONTEXT_STEP + 1) * _CONTEXT_STEP
-    return _index(pages_BP, positions_R, page_size, group, length)
+    return whole_kv_index.definition(pages_BP, positions_R, page_size, group, length)
 
 
 def _fake_kv_index(
@@ -145,7 +146,8 @@ def _fake_kv_index(
 kv_index.fake = _fake_kv_index
 
 
-def _index(
+@op
+def whole_kv_index(
     pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`kv_index` over the first `length` positions."""
@@ -199,7 +201,7 @@ def paged_attention(
         return native.fill(out, node(Kernel.ATTENTION, tensors, sizes))
     if context_slots is None or context_mask is None:
         length = pages_BP.shape[1] * page_size
-        context_slots, context_mask = _index(pages_BP, positions_R, page_size, group, length)
+        context_slots, context_mask = whole_kv_index.definition(pages_BP, positions_R, page_size, group, length)
     num_requests, _, mask_rows, length = context_mask.shape
     width = num_rows // num_requests
     query = query_RQD.view(num_requests, width, num_kv_heads, group, head_dim)
