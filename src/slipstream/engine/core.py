@@ -57,8 +57,22 @@ def use_kernels(plan: EnginePlan) -> None:
 def build_core(
     plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder | None = None
 ) -> EngineCore:
-    """Allocate caches and static buffers, and capture the graphs."""
-    recorder = recorder or NullRecorder()
+    """Allocate caches and static buffers, and capture the graphs.
+
+    All of it on the main stream, which first waits for the current one: there the weights were loaded.
+    """
+    main = device.stream("main")
+    main.wait_stream(device.current_stream())
+    with main:
+        core = _build_core(plan, device, target, head, recorder or NullRecorder(), main)
+    # From here on the host writes the mirrors that the first upload reads.
+    device.synchronize()
+    return core
+
+
+def _build_core(
+    plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder, main: Stream
+) -> EngineCore:
     config = target.config
     place = device.torch_device
     shape = (
@@ -91,7 +105,7 @@ def build_core(
     runner = GraphRunner(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
-    main, plan_stream = device.stream("main"), device.stream("plan")
+    plan_stream = device.stream("plan")
     _zero_planned(buffers)
     runner.capture(widths, main)
     parts = RoundParts(

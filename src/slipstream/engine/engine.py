@@ -83,9 +83,9 @@ class Engine:
         )
         self._eos_ids = eos_ids
         self._text_stream = text_stream
-        self._state = RoundState.empty(
-            plan.max_requests, core.target.config.hidden_size, core.device.torch_device
-        )
+        hidden_size = core.target.config.hidden_size
+        with core.main:
+            self._state = RoundState.empty(plan.max_requests, hidden_size, core.device.torch_device)
         # Rows of the mirrors that an earlier batch wrote: all of them before the first.
         self._filled_rows = core.buffers.rows("slots")
         self._mirrors = {name: mirror.numpy() for name, mirror in core.buffers.host.items()}
@@ -96,8 +96,8 @@ class Engine:
         # Only where rounds may do without the head does it fall behind.
         self._lag: HeadLag | None = None
         if core.head is not None and plan.draft == "auto":
-            hidden_size = core.target.config.hidden_size
-            self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
+            with core.main:
+                self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
         self._generators: dict[int, torch.Generator] = {}
 
     def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
@@ -148,6 +148,10 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """Run one step and return what it gave."""
         use_kernels(self.core.plan)
+        with self.core.main:  # whatever the host reads or writes on the device, in this stream's order
+            return self._step()
+
+    def _step(self) -> list[StepOutput]:
         self.scheduler.admit()
         outputs: list[StepOutput] = []
         request = self.scheduler.next_prefill()
@@ -165,8 +169,7 @@ class Engine:
         core, ids = self.core, request.prefill_ids
         pages = request.pages.pages if request.pages else []
         start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
-        with core.main:
-            hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
+        hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
         if self.observer is not None:
             self.observer(request.request_id, start, hidden_RH)
         request.computed = end
@@ -294,8 +297,7 @@ class Engine:
         for request in requests:
             if self._behind(request) > room:
                 started = time.perf_counter_ns()
-                with self.core.main:
-                    self._catch_up_one(request)
+                self._catch_up_one(request)
                 time_ns = time.perf_counter_ns() - started
                 self.stats.catch_ups += 1
                 self.stats.catch_up_ns += time_ns

@@ -80,11 +80,14 @@ class GraphRunner:
         self.stats.captures += 1
         captured = time.perf_counter_ns()
         self.stats.capture_ns += captured - started
-        self._observe(key, self._cost_ns(graph))
+        with stream:
+            cost_ns = self._cost_ns(graph)
+        self._observe(key, cost_ns)
 
     def _cost_ns(self, graph: Graph) -> int:
         """Return the best of three replays: the shape's cost before the first request needs it."""
         times = []
+        self.device.synchronize()
         for _ in range(3):
             started = time.perf_counter_ns()
             graph.replay()
@@ -111,7 +114,8 @@ class GraphRunner:
                     result = self._phases[key.phase](key)
         ended = time.perf_counter_ns()
         self.stats.count(dispatch, num_requests, ended - started)
-        self._observe(key, ended - started)
+        if not self.device.caps.asynchronous:  # there the call has only launched the work
+            self._observe(key, ended - started)
         if self.recorder.enabled:
             if dispatch.route is Route.REPLAY:
                 times = self._graphs[key].group_times()

@@ -78,11 +78,13 @@ class RoundResult:
     """What a round leaves: the next state, and what it settled, still on the device.
 
     Attributes:
+        main: the stream that settles it.
         hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
             writes over them.
         draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
     """
 
+    main: Stream
     state: RoundState
     accepted: Accepted
     num_requests: int
@@ -91,7 +93,8 @@ class RoundResult:
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
-        advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
+        with self.main:
+            advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
         return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
 
 
@@ -141,7 +144,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
     if not batch.extend:
-        return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
+        return RoundResult(main, committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")
     with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_B):
@@ -154,7 +157,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         next_state = committed.put(
             slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
         )
-    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, logits_BN)
+    return RoundResult(main, next_state, accepted, num_requests, verified.hidden_RH, logits_BN)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -71,6 +72,24 @@ def test_a_missing_name_is_named_with_the_nearest_and_the_way(machine: Machine) 
     with pytest.raises(AttributeError, match=r'soft\.register_op\("npu_rms_norm\('):
         _ = torch_npu.npu_rms_norm
     assert not hasattr(torch.npu, "utilization")
+
+
+def test_a_missing_module_is_named(machine: Machine) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"torch_npu.contrib is not in the software NPU"):
+        importlib.import_module("torch_npu.contrib")
+
+
+def test_a_device_that_is_not_there(machine: Machine) -> None:
+    with pytest.raises(RuntimeError, match=r"Invalid device: npu:1"):
+        torch.ones(2, device="npu:1")
+
+
+def test_storages_tell_what_shares_memory(machine: Machine) -> None:
+    x, other = torch.ones(4, 4, device="npu"), torch.ones(4, 4, device="npu")
+    storage = x.untyped_storage()
+    assert x[2].untyped_storage().data_ptr() == storage.data_ptr() == x.data_ptr()
+    assert other.untyped_storage().data_ptr() != storage.data_ptr()
+    assert storage.nbytes() == 64
 
 
 def test_a_registered_function_is_there_after_the_next_install_too() -> None:
@@ -181,3 +200,61 @@ def test_ranks_have_their_own_device_and_streams() -> None:
         machine.run_ranks([lambda: program(0), lambda: program(1)])
         assert results == {0: (0, [1.0] * 4), 1: (1, [2.0] * 4)}
         assert machine.finish().findings == ()
+
+
+def test_pytorchs_general_names_answer_for_the_npu(any_order: Machine) -> None:
+    stream = torch.Stream(device="npu")
+    assert isinstance(stream, torch.Stream)
+    x = torch.ones(4, device="npu")
+    stream.wait_stream(torch.accelerator.current_stream())
+    with stream:
+        x.add_(1)
+        event = stream.record_event()
+    graph = torch.accelerator.Graph()
+    event.wait(torch.accelerator.current_stream())
+    torch.accelerator.synchronize()
+    with stream, graph:
+        out = x * 3
+    graph.replay()
+    assert out.tolist() == [6, 6, 6, 6]
+    assert isinstance(torch.Generator(), torch.Generator)
+    assert any_order.finish().findings == ()
+
+
+def test_a_device_context_makes_tensors_on_the_npu(machine: Machine) -> None:
+    with torch.device("npu"):
+        assert torch.ones(3).device.type == "npu"
+        assert torch.tensor([1, 2]).device.type == "npu"
+        assert torch.ones(2, device="cpu").add_(1).tolist() == [2, 2]
+
+
+def test_a_moved_input_is_named(machine: Machine) -> None:
+    x, y = torch.ones(4, device="npu"), torch.ones(4, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        x * 2 + y
+    soft.note_inputs(graph, x, y=y)
+    graph.replay()
+    soft.note_inputs(graph, x, y=y)
+    graph.replay()
+    assert machine.findings == []
+    soft.note_inputs(graph, x, y=y.clone())
+    graph.replay()
+    assert [finding.kind for finding in machine.findings] == ["stale-address"]
+    assert "y" in str(machine.findings[0])
+
+
+def test_every_order_of_a_torch_program_can_be_tried() -> None:
+    from slipstream.device.soft.machine import explore
+
+    for joined in (True, False):
+        with soft.installed(keep=True) as machine:
+            x, side = torch.ones(4, device="npu"), torch.npu.Stream()
+            side.wait_stream(torch.npu.current_stream())
+            with torch.npu.stream(side):
+                x.add_(1)
+            if joined:
+                torch.npu.current_stream().wait_stream(side)
+            x.mul_(2)
+            kinds = {finding.kind for finding in explore(machine.program()).findings}
+        assert kinds == (set() if joined else {"race"})

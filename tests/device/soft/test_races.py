@@ -1,4 +1,4 @@
-"""Races are found through views, in-place writes, `out=` and pinned memory; what is disjoint or ordered is clean."""
+"""Races are found through views, in-place writes and `out=`; what is disjoint or ordered is clean."""
 
 from __future__ import annotations
 

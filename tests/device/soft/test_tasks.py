@@ -36,9 +36,7 @@ class Attention:
     def __call__(self, lengths: list[int], **more: Any) -> Any:
         op = self.npu.npu_fused_infer_attention_score
         op = op.out if "out" in more else op
-        return op(
-            self.query, self.key, self.value, actual_seq_lengths_kv=lengths, **self.options, **more
-        )
+        return op(self.query, self.key, self.value, actual_seq_lengths_kv=lengths, **self.options, **more)
 
     def expected(self, lengths: list[int]) -> torch.Tensor:
         """The same by PyTorch's own attention."""

@@ -16,7 +16,15 @@ def arithmetic(device: str) -> list[torch.Tensor]:
     x = torch.arange(12.0, device=device).view(3, 4) / 7
     y = torch.full((4,), 0.3, device=device)
     z = x @ x.t() + y[:3]
-    return [x * y - 2, z.softmax(-1), z.sum(0), x.half().float(), (x > 0.5).int(), z.max(1).indices, z.sort().values]
+    return [
+        x * y - 2,
+        z.softmax(-1),
+        z.sum(0),
+        x.half().float(),
+        (x > 0.5).int(),
+        z.max(1).indices,
+        z.sort().values,
+    ]
 
 
 def in_place(device: str) -> list[torch.Tensor]:
@@ -54,12 +62,23 @@ def random_numbers(device: str) -> list[torch.Tensor]:
     c = torch.multinomial(torch.softmax(b, 0), 4)
     d = torch.nn.functional.dropout(a, 0.5)
     e = torch.empty(6, device=device).exponential_(generator=generator)
-    return [a, b, c, d, e, torch.randperm(7, device=device), torch.bernoulli(a), torch.randint(0, 9, (4,), device=device)]
+    return [
+        a,
+        b,
+        c,
+        d,
+        e,
+        torch.randperm(7, device=device),
+        torch.bernoulli(a),
+        torch.randint(0, 9, (4,), device=device),
+    ]
 
 
 def training(device: str) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
+    )
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     x = torch.linspace(-1, 1, 24).view(4, 6).to(device)
@@ -96,7 +115,9 @@ PROGRAMS = [arithmetic, in_place, indexing, random_numbers, training, inference,
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_values_equal_those_of_the_cpu(any_order: Machine, program: Callable[[str], list[torch.Tensor]]) -> None:
+def test_values_equal_those_of_the_cpu(
+    any_order: Machine, program: Callable[[str], list[torch.Tensor]]
+) -> None:
     expected = program("cpu")
     found = program("npu")
     assert any(t.device.type == "npu" for t in found)
@@ -155,3 +176,13 @@ def test_metadata_and_refusals(machine: Machine) -> None:
         x.add_(torch.ones(4, device="npu"))
     assert torch.accelerator.current_accelerator() == torch.device("npu")
     assert torch.accelerator.current_stream() == torch.npu.current_stream()
+
+
+def test_an_error_on_the_device_names_the_line_that_issued_it(machine: Machine) -> None:
+    x, gate = torch.ones(3, device="npu"), torch.npu.ExternalEvent()
+    rows = torch.tensor([7], device="npu")
+    gate.wait()
+    x[rows] = 1.0  # runs later, and there is no row 7
+    with pytest.raises(IndexError) as raised:
+        gate.record(torch.npu.Stream())
+    assert "test_values.py" in "".join(raised.value.__notes__)

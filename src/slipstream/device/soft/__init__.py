@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slipstream.device.soft.machine import Limits, Machine, Scheduler
 
-__all__ = ["install", "installed", "register", "register_op", "uninstall"]
+__all__ = ["install", "installed", "note_inputs", "register", "register_op", "uninstall"]
 
 
 def install(
@@ -68,6 +68,21 @@ def installed(scheduler: Scheduler | None = None, **options: Any) -> Iterator[Ma
         yield machine
     finally:
         uninstall()
+
+
+def note_inputs(graph: Any, *args: Any, **kwargs: Any) -> None:
+    """Say what a captured function was called with, or is called with before a replay.
+
+    The first call is that of the capture. A graph reads what lay there then; where a later call's tensor lies
+    elsewhere, the next replay is a finding of kind "stale-address" that names the argument.
+
+    Args:
+        graph: an NPUGraph.
+        args, kwargs: the function's arguments; tensors inside lists and dicts count.
+    """
+    from slipstream.device.soft import session
+
+    session.note_inputs(graph, args, kwargs)
 
 
 def register(name: str, function: Callable[..., Any]) -> None:

@@ -8,19 +8,21 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from slipstream.device.soft.binding import backend, runtime
-from slipstream.device.soft.binding.backend import Patches
+from slipstream.device.soft.binding.patches import Patches
 from slipstream.device.soft.binding.runtime import Runtime
+from slipstream.device.soft.binding.tensor import SoftTensor
 from slipstream.device.soft.face import accelerator, attention, builtin_handlers, modules, registry
 from slipstream.device.soft.face.graphs import graph
-from slipstream.device.soft.face.handlers import GraphDispatchMode
 from slipstream.device.soft.machine import Limits, Machine, Scheduler
 from slipstream.errors import DeviceError, UsageError
 
 _HANDLERS = builtin_handlers  # imported for what it registers
 
 _patches = Patches()
+_missing = modules.MissingModules()
 _modules: dict[str, ModuleType] = {}
 _added: dict[str, Callable[..., Any]] = {}
 
@@ -47,18 +49,29 @@ def install(
             "the real torch_npu is imported in this process; the software NPU cannot stand beside it"
         )
     attention.register()
+    machine = Machine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
+    try:
+        _put_in(Runtime(machine, devices, memory_bytes))
+    except BaseException:
+        uninstall()
+        raise
+    return machine
+
+
+def _put_in(made: Runtime) -> None:
     npu, _, named = modules.build()
     for name, function in _added.items():
         setattr(npu, name, function)
     backend.register(npu)
-    machine = Machine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
-    runtime.activate(Runtime(machine, devices, memory_bytes))
+    runtime.activate(made)
     torch.npu = npu  # type: ignore[attr-defined]
     sys.modules.update(named)
     _modules.update(named)
+    sys.meta_path.insert(0, _missing)
+    # PyTorch asks for torch.npu once; after that a tensor on "npu" always comes by our own error.
+    torch.empty(0, device="npu")
     backend.patch(_patches)
     accelerator.patch(_patches)
-    return machine
 
 
 def uninstall() -> None:
@@ -69,9 +82,23 @@ def uninstall() -> None:
     for name in _modules:
         sys.modules.pop(name, None)
     _modules.clear()
+    if _missing in sys.meta_path:
+        sys.meta_path.remove(_missing)
     del torch.npu  # type: ignore[attr-defined]
-    graph.default_capture_stream = GraphDispatchMode.update_stream = None
+    graph.default_capture_stream = None
     runtime.activate(None)
+
+
+def note_inputs(graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """See `slipstream.device.soft.note_inputs`."""
+    named = {f"args[{index}]": value for index, value in enumerate(args)} | kwargs
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        leaves, _ = tree_flatten_with_path(value)
+        for path, leaf in leaves:
+            regions = leaf.regions() if isinstance(leaf, SoftTensor) else []
+            found.update({f"{name}{keystr(path)}": region for region in regions[:1]})
+    graph._note_inputs(found)
 
 
 def register(name: str, function: Callable[..., Any]) -> None:

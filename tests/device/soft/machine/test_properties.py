@@ -75,7 +75,7 @@ def run(program: list[Op], machine: Machine, memory: list[int] | None = None) ->
 
 def issued(program: list[Op], memory: list[int] | None = None) -> Machine:
     machine = Machine(stacks=False, keep=True, executes=False)
-    run([op for op in program], machine, memory)
+    run(program, machine, memory)
     return machine
 
 
@@ -163,3 +163,39 @@ def test_a_reported_order_is_taken_again(program: list[Op], seed: int) -> None:
     assert second_memory == first_memory
     assert second.schedule.choices == first.schedule.choices
     assert [finding.title for finding in second.findings] == [finding.title for finding in first.findings]
+
+
+@check
+@given(programs_without_gates, st.integers(0, 50))
+def test_a_replay_races_as_the_same_commands_do_outside_a_graph(program: list[Op], seed: int) -> None:
+    """All streams are forked at the begin of the capture and joined at its end; the host takes no part."""
+    inside = [op for op in program if op.kind in ("kernel", "record", "wait")]
+    # Events recorded in a capture; a wait for one that isn't recorded yet does nothing on either side.
+    truth = naive(inside)
+    machine = Machine(Seeded(seed), stacks=False)
+    streams = [machine.stream(f"s{n}") for n in range(STREAMS)]
+    all_events = [machine.event(f"e{n}") for n in range(EVENTS)]
+    buffers = [machine.buffer(f"b{n}", 4) for n in range(BUFFERS)]
+    graph, fork = machine.graph("g"), machine.event("fork")
+    machine.begin_capture(streams[0], graph)
+    machine.record(streams[0], fork)
+    for stream in streams[1:]:
+        machine.wait(stream, fork)
+    for number, op in enumerate(inside):
+        if op.kind == "kernel":
+            reads = tuple(Region(buffers[b], 0, 4) for b in op.reads)
+            writes = tuple(Region(buffers[b], 0, 4) for b in op.writes)
+            machine.kernel(streams[op.stream], f"k{number}", reads, writes)
+        elif op.kind == "record":
+            machine.record(streams[op.stream], all_events[op.what])
+        else:
+            machine.wait(streams[op.stream], all_events[op.what])
+    for stream in streams[1:]:
+        join = machine.event("join")
+        machine.record(stream, join)
+        machine.wait(streams[0], join)
+    machine.end_capture(streams[0])
+    for _ in range(2):
+        machine.replay(streams[0], graph)
+    report = machine.finish()
+    assert report.kinds() == ({"race"} if truth.race else set())

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch._C import Generator
 from torch.utils import backend_registration
+from torch.utils._device import _device_constructors
 
 from slipstream.device.soft.binding import copies, factories
 from slipstream.device.soft.binding.dispatch import dispatch
+from slipstream.device.soft.binding.patches import Patches, StandIn
 from slipstream.device.soft.binding.pinned import pin
 from slipstream.device.soft.binding.runtime import is_active
 from slipstream.device.soft.binding.tensor import SoftTensor
@@ -62,30 +64,6 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-class Patches:
-    """Attributes set for a while."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
-
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute; what it was is kept."""
-        self._before.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, value)
-
-    def undo(self) -> None:
-        """Put everything back."""
-        while self._before:
-            owner, name, value = self._before.pop()
-            if value is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-
-
-_MISSING = object()
-
-
 def register(module: ModuleType) -> None:
     """Make "npu" a device, with `module` as its torch.npu. Later calls change nothing.
 
@@ -113,7 +91,9 @@ def register(module: ModuleType) -> None:
 def patch(patches: Patches) -> None:
     """Give PyTorch what its Python backends cannot say: pinned memory and generators."""
     patches.set(torch.Tensor, "pin_memory", _pin_memory)
-    patches.set(torch, "Generator", _Generator)
+    patches.set(torch, "Generator", StandIn(Generator, _generator))
+    # PyTorch remembers which functions `with torch.device(...)` is for; that must be the real ones.
+    _device_constructors()
     for name in _FACTORIES:
         patches.set(torch, name, _pinning(getattr(torch, name)))
 
@@ -137,20 +117,9 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return make
 
 
-class _AnyGenerator(type):
-    """Lets every generator be an instance of the class that stands in for torch.Generator."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Generator)
-
-
-class _Generator(metaclass=_AnyGenerator):
-    """torch.Generator, for "npu" too: there it is one on the host, where numbers are drawn."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        if torch.device(device).type == "npu":
-            return Generator(torch.device("cpu"))
-        return Generator(torch.device(device))
+def _generator(device: Any = "cpu") -> Generator:
+    """Return a generator; one for "npu" is on the host, where its numbers are drawn."""
+    return Generator(torch.device("cpu") if torch.device(device).type == "npu" else torch.device(device))
 
 
 _SPECIALS = (copies, factories)  # imported for what they register

@@ -21,6 +21,7 @@ from slipstream.device.soft.binding.schema import Kind, OpFacts, facts, waits_fo
 from slipstream.device.soft.binding.shapes import Shape, flat_results, result_shapes, shape_of
 from slipstream.device.soft.binding.tensor import SoftTensor, make
 from slipstream.device.soft.binding.views import resize, view, view_in_place
+from slipstream.device.soft.machine.places import NOWHERE, here
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -133,9 +134,14 @@ def _runner(op: OpOverload, call: Call, targets: Sequence[torch.Tensor | None]) 
     """Return what computes the op into `targets` when the machine runs the command."""
     args, kwargs = call.args, call.kwargs
     draw = _draw(op, call) if call.known.random else None
+    place = here() if active().machine.stacks else NOWHERE
 
     def run() -> None:
-        results = op(*args, **kwargs) if draw is None else draw.run()
+        try:
+            results = op(*args, **kwargs) if draw is None else draw.run()
+        except Exception as error:
+            error.add_note(f"raised when the software NPU ran {call.known.name}, issued at {place.where}")
+            raise
         if targets:
             for target, result in zip(targets, flat_results(results), strict=False):
                 if target is not None:

@@ -110,6 +110,7 @@ class Memory:
     _waiting: list[tuple[Block, list[Event]]] = field(default_factory=list)
     _after_capture: list[tuple[Block, set[int]]] = field(default_factory=list)
     _owners: int = 0
+    _nothing: Block | None = None
 
     def allocate(self, num_bytes: int, stream: int, pool: PoolId, label: str) -> Allocation:
         """Return memory for a tensor.
@@ -118,13 +119,15 @@ class Memory:
             torch.OutOfMemoryError: the device has not that much left.
         """
         self.collect()
+        self._owners += 1
+        if not num_bytes:
+            return Allocation(self, self._no_bytes(), 0, self._owners, label, pool, stream)
         size = rounded(num_bytes)
         key = (pool, stream, size <= SMALL_BYTES)
         home = self._pools.get(key)
         if home is None:
             home = self._pools[key] = Pool(size <= SMALL_BYTES)
         block = home.take(size, self._segment)
-        self._owners += 1
         self.figures.allocations += 1
         self.figures.add(allocated=block.num_bytes)
         return Allocation(self, block, num_bytes, self._owners, label, pool, stream)
@@ -136,6 +139,8 @@ class Memory:
         while self.dropped:
             block, streams = self.dropped.popleft()
             self.figures.add(allocated=-block.num_bytes)
+            if not block.num_bytes:
+                continue
             if not streams:
                 block.segment.home.give(block)
             elif self.captures:
@@ -172,6 +177,16 @@ class Memory:
     def segments(self) -> list[tuple[PoolId, int, Segment]]:
         """Return every segment, with its pool and stream."""
         return [(pool, stream, s) for (pool, stream, _), home in self._pools.items() for s in home.segments]
+
+    def _no_bytes(self) -> Block:
+        """Return what a tensor without elements lies in."""
+        nothing = self._nothing
+        if nothing is None:
+            with torch.inference_mode(False):
+                data = torch.empty(0, dtype=torch.uint8, device="cpu")
+            memory = DeviceMemory(data, self.machine.buffer("nothing", 0, where="device"))
+            nothing = self._nothing = Block(Segment(0, 0, memory, Pool(True)), 0, 0)
+        return nothing
 
     def _wait_for(self, block: Block, streams: set[int]) -> None:
         events = []

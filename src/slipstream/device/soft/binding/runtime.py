@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from slipstream.device.soft.binding.memory import NO_POOL, Memory, PoolId
 from slipstream.device.soft.binding.random import Draw, RandomState
 from slipstream.device.soft.machine import Graph, Machine
 from slipstream.errors import DeviceError
+
+Value = TypeVar("Value")
 
 #: Streams that one device hands out; the next `Stream()` is the first one again, as in torch_npu.
 STREAMS_PER_DEVICE = 32
@@ -60,6 +64,7 @@ class Runtime:
         self.random = [RandomState() for _ in range(num_devices)]
         self.captures: dict[Graph, Capture] = {}
         self._pools = 0
+        self._kept: dict[tuple[int, str], Any] = {}
         self._defaults: dict[tuple[int, int], int] = {}
         self._streams: dict[tuple[int, int], list[int]] = {}
         self._handed_out: dict[tuple[int, int], int] = {}
@@ -114,6 +119,14 @@ class Runtime:
             ring.append(self.machine.stream(name))
         self._handed_out[key] = turn + 1
         return ring[turn]
+
+    def once_a_rank(self, what: str, make: Callable[[], Value]) -> Value:
+        """Return what `make` gave the first time that the current rank asked for `what`."""
+        key = (self.machine.current_host, what)
+        if key not in self._kept:
+            self._kept[key] = make()
+        kept: Value = self._kept[key]
+        return kept
 
     def new_pool(self) -> PoolId:
         """Return the number of a new private pool."""

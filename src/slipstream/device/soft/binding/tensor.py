@@ -90,6 +90,10 @@ class SoftTensor(torch.Tensor):
         """Return where its first element lies. A block that is used again has its old address."""
         return self.raw.data_ptr()
 
+    def untyped_storage(self) -> Any:
+        """Return what lies under it and all its views."""
+        return SoftStorage(self.allocation, self.device)
+
     def record_stream(self, stream: Any) -> None:
         """Say that `stream` uses this memory: its block is not used again before that work is done."""
         if stream.stream_id != self.allocation.stream:
@@ -152,8 +156,16 @@ def make(
         num_bytes: from its first byte to its last.
         index: the device.
         origin: the op that makes it; findings name it with the line of the program.
+
+    Raises:
+        RuntimeError: there is no such device.
+        torch.OutOfMemoryError: it has not that much memory left.
     """
     runtime = active()
+    if not 0 <= index < runtime.num_devices:
+        raise RuntimeError(
+            f"Invalid device: npu:{index}. The software NPU has {runtime.num_devices} device(s)."
+        )
     stream = runtime.current_stream(index)
     label = f"{_DTYPES[dtype]}{list(size)} of {origin}"
     if runtime.machine.stacks:
@@ -167,6 +179,27 @@ def weak_reference(tensor: SoftTensor) -> SoftTensor:
     weak = SoftTensor(tensor.raw, tensor.allocation, tensor.device_index)
     weak.allocation = _Lent(tensor.allocation)  # type: ignore[assignment]
     return weak
+
+
+class SoftStorage:
+    """The memory of a tensor and its views, for programs that ask whether two tensors share theirs."""
+
+    def __init__(self, allocation: Allocation, device: torch.device) -> None:
+        self._allocation, self.device = allocation, device
+
+    def data_ptr(self) -> int:
+        """Return where it begins."""
+        return self._allocation.block.segment.address + self._allocation.block.offset
+
+    def nbytes(self) -> int:
+        """Return its size in bytes."""
+        return self._allocation.num_bytes
+
+    size = __len__ = nbytes
+
+    @property
+    def _cdata(self) -> int:
+        return self._allocation.owner
 
 
 class _Lent:

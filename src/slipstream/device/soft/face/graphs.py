@@ -12,7 +12,7 @@ from slipstream.device.soft.binding.runtime import Capture, active
 from slipstream.device.soft.face import streams
 from slipstream.device.soft.face.figures import empty_cache, host_empty_cache
 from slipstream.device.soft.face.handlers import GraphDispatchMode
-from slipstream.device.soft.machine import Graph
+from slipstream.device.soft.machine import Graph, Region
 from slipstream.device.soft.machine.errors import GraphCheck
 
 _MODES = ("global", "thread_local", "relaxed")
@@ -28,6 +28,7 @@ class NPUGraph:
         self._capture: Capture | None = None
         self._pool: PoolId | None = None
         self._stream = -1
+        self._inputs: dict[str, Region] = {}
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Begin to capture what the current stream is given.
@@ -70,7 +71,7 @@ class NPUGraph:
         if self._graph.state == "captured" and self._capture is not None:
             for draw in self._capture.draws:
                 draw.take()
-        runtime.machine.replay(stream, self._graph)
+        runtime.machine.replay(stream, self._graph, self._inputs)
 
     def reset(self) -> None:
         """Let go of the captured work, and of its memory pool.
@@ -83,7 +84,7 @@ class NPUGraph:
         if self._pool is not None:
             for memory in runtime.memories:
                 memory.leave_pool(self._pool)
-        self._capture, self._pool = None, None
+        self._capture, self._pool, self._inputs = None, None, {}
 
     def pool(self) -> PoolId:
         """Return the memory pool, for another graph to share."""
@@ -104,6 +105,14 @@ class NPUGraph:
                 "Try to capture by setting auto_dispatch_capture=True during capture"
             )
         self.graph_dispatch_mode.update_capture_record(cpu_update_input)
+
+    def _note_inputs(self, inputs: dict[str, Region]) -> None:
+        """Note where the inputs lie: the first time those of the capture, then those of the next replay."""
+        if self._inputs:
+            self._inputs = inputs
+        else:
+            active().machine.bind_inputs(self._graph, inputs)
+            self._inputs = inputs
 
     def debug_dump(self, debug_path: str) -> None:
         """Write the captured nodes as JSON: index, op, stream, the nodes waited for, reads and writes."""
@@ -142,10 +151,11 @@ class graph:
         auto_dispatch_capture: bool = False,
         capture_error_mode: str = "global",
     ) -> None:
-        if graph.default_capture_stream is None:
-            graph.default_capture_stream = streams.Stream()
+        if stream is None:
+            stream = active().once_a_rank("capture stream", streams.Stream)
+            graph.default_capture_stream = stream
         self.pool: tuple[Any, ...] = () if pool is None else (pool,)
-        self.capture_stream = graph.default_capture_stream if stream is None else stream
+        self.capture_stream = stream
         self.stream_ctx = streams.stream(self.capture_stream)
         self.npu_graph = npu_graph
         self.capture_error_mode = capture_error_mode

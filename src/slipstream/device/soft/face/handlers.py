@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.binding.tensor import SoftTensor, weak_reference
 from slipstream.device.soft.face import streams, tasks
 
@@ -72,13 +73,10 @@ class DispatchRecord:
 class GraphDispatchMode(TorchDispatchMode):
     """Sees every op of a capture, and makes tasks of those that have a handler."""
 
-    update_stream: Any = None
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph_dispatch_records: list[DispatchRecord] = []
-        if GraphDispatchMode.update_stream is None:
-            GraphDispatchMode.update_stream = streams.Stream()
+        self.update_stream = active().once_a_rank("update stream", streams.Stream)
 
     @classmethod
     def is_infra_mode(cls) -> bool:

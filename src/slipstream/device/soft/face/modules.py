@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
+import importlib.abc
+import sys
 import types
 from typing import Any
 
@@ -83,6 +84,18 @@ class FaceModule(types.ModuleType):
         )
 
 
+class MissingModules(importlib.abc.MetaPathFinder):
+    """Says so when a part of torch_npu is imported that the model lacks."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Leave all other modules to the finders behind this one."""
+        if fullname.startswith(("torch_npu.", "torch.npu.")):
+            known = sorted(name for name in sys.modules if name.startswith("torch_npu"))
+            raise ModuleNotFoundError(
+                f"{fullname} is not in the software NPU, which has {', '.join(known)}", name=fullname
+            )
+
+
 def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
     """Return torch.npu, torch_npu, and all modules by the names under which they can be imported."""
     npu = FaceModule("torch.npu", "The software NPU as torch.npu.")
@@ -113,11 +126,3 @@ def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
 def offered() -> dict[str, Any]:
     """Return everything that torch.npu offers, by name."""
     return {name: getattr(source, name) for source, names in _NPU.items() for name in names.split()}
-
-
-def parameters(function: Any) -> list[tuple[str, str]]:
-    """Return a function's parameters as (name, default), as they compare with a source file's."""
-    return [
-        (p.name, "" if p.default is inspect.Parameter.empty else repr(p.default))
-        for p in inspect.signature(function).parameters.values()
-    ]

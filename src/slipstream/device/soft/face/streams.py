@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from typing import Any
 
@@ -14,6 +13,7 @@ from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.face.devices import device as device_context
 from slipstream.device.soft.face.devices import index_of
 from slipstream.device.soft.machine.errors import GraphCheck
+from slipstream.device.soft.machine.places import here
 
 #: c10::DeviceType::PrivateUse1.
 DEVICE_TYPE = 20
@@ -292,11 +292,4 @@ def _id_of(stream: Any) -> int:
 
 def caller() -> str:
     """Return the line of the user's code that is being run, as in `file.py:12`."""
-    frame = sys._getframe(1)
-    while (
-        frame.f_back is not None
-        and ("/device/soft/" in frame.f_code.co_filename.replace("\\", "/"))
-        and ("/tests/" not in frame.f_code.co_filename)
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+    return here().where

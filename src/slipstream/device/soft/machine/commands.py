@@ -108,6 +108,7 @@ class Actor:
 
     __slots__ = (
         "capture",
+        "captured_as",
         "clock",
         "host",
         "id",
@@ -125,6 +126,7 @@ class Actor:
 
     def __init__(self, ident: int, name: str, is_host: bool = False) -> None:
         self.id, self.name, self.is_host = ident, name, is_host
+        self.captured_as = name  # of a graph's side stream: the stream that was captured
         self.queue: deque[Command] = deque()
         self.clock: Clock = {}
         self.tick = 0

@@ -126,7 +126,7 @@ class Core:
     def graph_actor(self, name: str, like: Actor) -> Actor:
         """Return a new actor for a side stream of a graph."""
         actor = self._engine.actor(name)
-        actor.host = like.host
+        actor.host, actor.captured_as = like.host, like.name
         return actor
 
     def _new_host(self, rank: int) -> None:

@@ -23,11 +23,14 @@ from slipstream.device.soft.machine.commands import (
     Command,
     join,
 )
-from slipstream.device.soft.machine.history import Access, Clock, Hit
+from slipstream.device.soft.machine.history import Clock, Hit
 
 if TYPE_CHECKING:
     from slipstream.device.soft.machine.reporter import Reporter
     from slipstream.device.soft.machine.schedulers import Scheduler
+
+# How many updates that were replaced before they were used are remembered for each task.
+WASTED = 100
 
 # Marks the end of the commands that ran after one host call, in the choices of an order.
 HOST_GOES_ON = -1
@@ -117,13 +120,16 @@ class Engine:
         if kind == COLLECTIVE:
             self._meet(command)
             return
-        actor.queue.popleft()
+        queue = actor.queue
+        queue.popleft()
         clock = self._arrive(command)
-        if kind in (KERNEL, HOST):
+        if kind == KERNEL:
             if command.node is not None and command.node.task is not None:
                 command.node.task.runs(command)
             if command.reads or command.writes:
                 self._access(command, clock)
+        elif kind == HOST:
+            self._access(command, clock)
         elif kind == TAKE:
             self._take(command, clock)
         elif kind == OPEN:
@@ -135,8 +141,12 @@ class Engine:
             actor.last_wait = command
         if kind in (RECORD, SYNC, HOST):
             command.clock = dict(clock)
-        self._finish(command)
-        self._next(actor)
+        command.done = True
+        if command.waiters is not None or command.replay is not None:
+            self._finish(command)
+        # The usual next head waits for nothing, so the actor stays where it is among the ready ones.
+        if not queue or queue[0].deps or queue[0].kind in (TAKE, COLLECTIVE):
+            self._next(actor)
         run = command.run
         if run is not None:
             if not self.keeps_runs:
@@ -164,9 +174,9 @@ class Engine:
     def _access(self, command: Command, clock: Clock) -> None:
         ident, tick, hits = command.actor.id, command.tick, self.hits
         for region in command.reads:
-            region[0].history.read(Access(ident, tick, region[1], region[2], region, command), clock, hits)
+            region[0].history.read((ident, tick, region[1], region[2], region, command), clock, hits)
         for region in command.writes:
-            region[0].history.write(Access(ident, tick, region[1], region[2], region, command), clock, hits)
+            region[0].history.write((ident, tick, region[1], region[2], region, command), clock, hits)
         if hits:
             self.reporter.hits(hits)
             hits.clear()
@@ -252,5 +262,9 @@ def _update(command: Command) -> None:
     assert command.change is not None
     node, new = command.change
     node.reads, node.writes, node.run = new.reads, new.writes, new.run
-    assert node.task is not None
-    node.task.fresh, node.task.updated_by = True, command
+    task = node.task
+    assert task is not None
+    if node is task.nodes[0]:
+        if task.fresh and task.updated_by is not None and len(task.wasted) < WASTED:
+            task.wasted.append(task.updated_by)
+        task.fresh, task.updated_by = True, command

@@ -61,6 +61,7 @@ def explore(
     values: bool = False,
     before: Callable[[], object] | None = None,
     after: Callable[[], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Exploration:
     """Try every order of a program that can differ.
 
@@ -69,6 +70,7 @@ def explore(
         bound: how many orders at most.
         values: whether the order of conflicting accesses matters too.
         before, after: called before and after each order; if one is given, the kernels' `run` is called.
+        progress: called after each order with how many were tried.
     """
     reporter = Reporter()
     against = rivals(program, values)
@@ -85,6 +87,8 @@ def explore(
                 after()
         else:
             pruned += 1
+        if progress is not None:
+            progress(orders + pruned)
         while path and path[-1].at + 1 == len(path[-1].options):
             path.pop()
         if not path or orders + pruned >= bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,8 +55,9 @@ class Finding:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two findings the same one: their kind and where they come from."""
-        return (self.kind, self.ops, self.streams, tuple(id(place) for place in self.places))
+        """What makes two findings the same one, of one run or of several: their kind and where they come from."""
+        ops = tuple(re.sub(r"replay \d+ of", "replay of", op) for op in self.ops)
+        return (self.kind, ops, self.streams, tuple(id(place) for place in self.places))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain JSON values."""

@@ -27,6 +27,7 @@ class Task:
         self.nodes: list[Node] = []
         self.fresh = False  # updated since it last ran
         self.updated_by: Command | None = None
+        self.wasted: list[Command] = []  # updates that another replaced before the task ran
         buffer = Buffer(f"the parameters of task {number} of {graph.name}", 1, "device", History(), task=True)
         self.region = Region(buffer, 0, 1)
 

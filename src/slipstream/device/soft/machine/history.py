@@ -5,13 +5,14 @@ ordered is a race whatever order was run: the two could have come the other way 
 (Flanagan and Freund, 2009) over byte ranges: a write forgets what it covers, since a later access that is
 ordered after the write is ordered after everything the write was ordered after, and else races with the write.
 
-Plain ranges live in `cells`, sorted and disjoint, each with one last write. Stepped regions live in `rows`.
+Plain ranges live in `cells`, sorted and disjoint, each with one last write. Stepped regions live in `rows`,
+by their shape.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.device.soft.machine.regions import Region, overlap, rows_meet
 
@@ -25,15 +26,15 @@ OWNERS = 16
 READERS = 16
 
 
-class Access(NamedTuple):
-    """One access: who, when on its own clock, which bytes."""
-
-    actor: int
-    tick: int
-    start: int
-    stop: int
-    region: Region
-    command: Command
+# One access: who, when on its own clock, from byte, to byte, the region, the command. A plain tuple, taken apart
+# by position: two or three are made for each command that runs.
+Access = tuple[int, int, int, int, Region, "Command"]
+ACTOR: Final = 0
+TICK: Final = 1
+START: Final = 2
+STOP: Final = 3
+REGION: Final = 4
+COMMAND: Final = 5
 
 
 class Hit(NamedTuple):
@@ -69,17 +70,18 @@ class History:
         """Forget every access."""
         self.starts: list[int] = []
         self.cells: list[Cell] = []
-        self.rows: list[tuple[Access, bool]] = []
+        self.rows: dict[tuple[int, int, int, int], list[tuple[Access, bool]]] = {}
 
     def read(self, access: Access, clock: Clock, hits: list[Hit]) -> None:
         """Check a read against what was written before, and remember it."""
+        _, _, start, stop, region, _ = access
         if self.rows:
             self._check_rows(access, False, clock, hits)
-        if access.region.step:
+        if region[3]:
             self._check_cells(access, False, clock, hits)
             self._keep_rows(access, False)
             return
-        starts, start, stop = self.starts, access.start, access.stop
+        starts = self.starts
         at = bisect_right(starts, start) - 1
         if at >= 0 and stop <= self.cells[at].stop:
             cell = self.cells[at]
@@ -92,26 +94,32 @@ class History:
 
     def write(self, access: Access, clock: Clock, hits: list[Hit]) -> None:
         """Check a write against all accesses before, and remember it in their place."""
+        actor, _, start, stop, region, _ = access
         if self.rows:
             self._check_rows(access, True, clock, hits)
-        if access.region.step:
+        if region[3]:
             self._check_cells(access, True, clock, hits)
             self._keep_rows(access, True)
             return
-        starts, cells, start, stop = self.starts, self.cells, access.start, access.stop
+        starts, cells = self.starts, self.cells
         at = bisect_left(starts, start)
         if at < len(starts) and starts[at] == start and cells[at].stop == stop:
             cell = cells[at]
-            _write_cell(cell, access, clock, hits)
-            cell.over = _owners_over(cell, access, cell.over)
+            reads = cell.reads
+            if len(reads) == 1 and reads[0][0] == actor and cell.write is not None and cell.write[0] == actor:
+                reads.clear()
+            else:
+                _write_cell(cell, access, clock, hits)
+                if reads:
+                    cell.reads = []
+            if region[5]:
+                cell.over = _owners_over(cell, access, cell.over)
             cell.write = access
-            if cell.reads:
-                cell.reads = []
             return
         self._write_many(at, access, clock, hits)
 
     def _read_many(self, at: int, access: Access, clock: Clock, hits: list[Hit]) -> None:
-        starts, cells, here, stop = self.starts, self.cells, access.start, access.stop
+        starts, cells, here, stop = self.starts, self.cells, access[START], access[STOP]
         while here < stop:
             if at < len(starts) and starts[at] <= here:
                 if cells[at].stop > here:
@@ -126,7 +134,7 @@ class History:
             at += 1
 
     def _write_many(self, at: int, access: Access, clock: Clock, hits: list[Hit]) -> None:
-        starts, cells, start, stop = self.starts, self.cells, access.start, access.stop
+        starts, cells, start, stop = self.starts, self.cells, access[START], access[STOP]
         low = at - 1 if at and cells[at - 1].stop > start else at
         high = bisect_left(starts, stop, low)
         new_starts, new_cells = [start], [Cell(stop, access, [])]
@@ -157,63 +165,54 @@ class History:
             ]
 
     def _check_cells(self, access: Access, writes: bool, clock: Clock, hits: list[Hit]) -> None:
-        at = max(bisect_right(self.starts, access.start) - 1, 0)
-        for index in range(at, bisect_left(self.starts, access.stop)):
+        region = access[REGION]
+        at = max(bisect_right(self.starts, access[START]) - 1, 0)
+        for index in range(at, bisect_left(self.starts, access[STOP])):
             cell = self.cells[index]
-            if not rows_meet(access.region, self.starts[index], cell.stop):
+            if not rows_meet(region, self.starts[index], cell.stop):
                 continue
             if cell.write is not None and _unordered(cell.write, access, clock):
                 hits.append(Hit(cell.write, True, access, writes))
             if writes:
                 for read in cell.reads:
-                    if _unordered(read, access, clock) and rows_meet(access.region, read.start, read.stop):
+                    if _unordered(read, access, clock) and rows_meet(region, read[START], read[STOP]):
                         hits.append(Hit(read, False, access, True))
 
     def _check_rows(self, access: Access, writes: bool, clock: Clock, hits: list[Hit]) -> None:
-        covers = writes and not access.region.step
-        covered = False
-        for earlier, wrote in self.rows:
-            if covers and access.start <= earlier.start and earlier.stop <= access.stop:
-                covered = True
-            if not (writes or wrote) or not _unordered(earlier, access, clock):
-                continue
-            if overlap(earlier.region, access.region):
-                hits.append(Hit(earlier, wrote, access, writes))
-        if covered:
-            start, stop = access.start, access.stop
-            self.rows = [row for row in self.rows if not (start <= row[0].start and row[0].stop <= stop)]
+        actor, _, start, stop, region, _ = access
+        for same in self.rows.values():
+            for earlier, wrote in same:
+                if earlier[0] == actor or earlier[1] <= clock.get(earlier[0], 0):
+                    continue
+                if (writes or wrote) and overlap(earlier[REGION], region):
+                    hits.append(Hit(earlier, wrote, access, writes))
+        if writes and not region.step:
+            for shape in [shape for shape in self.rows if start <= shape[0] and shape[1] <= stop]:
+                del self.rows[shape]
 
     def _keep_rows(self, access: Access, writes: bool) -> None:
-        region, actor = access.region, access.actor
-        kept = []
-        for row in self.rows:
-            same = row[0].region[1:5] == region[1:5]
-            if same and (writes or (not row[1] and row[0].actor == actor)):
-                continue
-            kept.append(row)
-        kept.append((access, writes))
-        self.rows = kept
+        shape, actor = access[REGION][1:5], access[ACTOR]
+        kept = [] if writes else [row for row in self.rows.get(shape, ()) if row[1] or row[0][ACTOR] != actor]
+        self.rows[shape] = [*kept, (access, writes)]
 
 
 def _unordered(earlier: Access, later: Access, clock: Clock) -> bool:
-    return earlier.actor != later.actor and earlier.tick > clock.get(earlier.actor, 0)
+    return earlier[ACTOR] != later[ACTOR] and earlier[TICK] > clock.get(earlier[ACTOR], 0)
 
 
 def _read_cell(cell: Cell, access: Access, clock: Clock, hits: list[Hit]) -> None:
     write = cell.write
-    actor = access.actor
+    actor, _, start, stop, region, _ = access
     if write is not None:
-        if write.actor != actor and write.tick > clock.get(write.actor, 0):
+        if write[0] != actor and write[1] > clock.get(write[0], 0):
             hits.append(Hit(write, True, access, False))
         elif cell.over:
-            owner = access.region.owner
-            writer = write.region.owner
+            owner, writer = region.owner, write[REGION].owner
             if owner and writer and writer != owner and owner in cell.over:
                 hits.append(Hit(write, True, access, False, True))
     reads = cell.reads
-    start, stop = access.start, access.stop
     for index, read in enumerate(reads):
-        if read.actor == actor and start <= read.start and read.stop <= stop:
+        if read[0] == actor and start <= read[2] and read[3] <= stop:
             reads[index] = access
             return
     reads.append(access)
@@ -221,21 +220,20 @@ def _read_cell(cell: Cell, access: Access, clock: Clock, hits: list[Hit]) -> Non
 
 def _write_cell(cell: Cell, access: Access, clock: Clock, hits: list[Hit]) -> None:
     write = cell.write
-    actor = access.actor
-    if write is not None and write.actor != actor and write.tick > clock.get(write.actor, 0):
+    actor, _, start, stop, _, _ = access
+    if write is not None and write[0] != actor and write[1] > clock.get(write[0], 0):
         hits.append(Hit(write, True, access, True))
-    start, stop = access.start, access.stop
     for read in cell.reads:
-        if read.actor == actor or read.tick <= clock.get(read.actor, 0):
+        if read[0] == actor or read[1] <= clock.get(read[0], 0):
             continue
-        if read.start < stop and start < read.stop:
+        if read[2] < stop and start < read[3]:
             hits.append(Hit(read, False, access, True))
 
 
 def _owners_over(cell: Cell, access: Access, over: tuple[int, ...]) -> tuple[int, ...]:
-    owner = access.region.owner
+    owner = access[REGION].owner
     if owner and cell.write is not None:
-        former = cell.write.region.owner
+        former = cell.write[REGION].owner
         if former and former != owner:
             over = (*over[-OWNERS:], former)
     if owner in over:
@@ -244,5 +242,5 @@ def _owners_over(cell: Cell, access: Access, over: tuple[int, ...]) -> tuple[int
 
 
 def _part(cell: Cell, start: int, stop: int) -> Cell:
-    reads = [read for read in cell.reads if read.start < stop and start < read.stop]
+    reads = [read for read in cell.reads if read[START] < stop and start < read[STOP]]
     return Cell(stop, cell.write, reads, cell.over)

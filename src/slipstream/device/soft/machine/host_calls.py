@@ -72,7 +72,7 @@ class HostCalls(Core):
             self._after_call()
             if not target.done and self._engine.ready:
                 self._engine.scheduler.while_blocked(self._engine)
-            if not target.done and not self._engine.ready and self._baton is None:
+            if not target.done and not self._engine.ready and not self._others_move():
                 self._stands_still(Command(SYNC, self._host.actor, "query()", place=self._place()))
                 raise errors.StreamSyncTimeout("query() will never be true: the finding says why")
         if target is None:

@@ -6,12 +6,13 @@ commands of the host, and everything that it issued later comes after them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from slipstream.device.soft.machine.commands import (
     _NOTHING,
     COLLECTIVE,
     OPEN,
+    SYNC,
     TAKE,
     Actor,
     Command,
@@ -40,11 +41,10 @@ class Program:
             for command in self.commands
         ]
         self._gates: set[Gate] = {command.gate for command in self.commands if command.gate is not None}
-        self._nodes: dict[int, Node] = {
-            id(command.change[0]): command.change[0]
-            for command in self.commands
-            if command.change is not None
-        }
+        self._changes: dict[Node, list[Command]] = {}
+        for command in self.commands:
+            if command.change is not None:
+                self._changes.setdefault(command.change[0], []).append(command.change[1])
         self._buffers = {id(region[0]): region[0] for c in self.commands for region in self.regions(c)}
 
     def regions(self, command: Command) -> Iterator[Region]:
@@ -57,14 +57,14 @@ class Program:
         yield from command.reads
         if command.node is not None and command.node.task is not None:
             yield command.node.task.region
-            for change in self._changes(command.node):
+            for change in self._changes.get(command.node, ()):
                 yield from change.reads
 
     def writes(self, command: Command) -> Iterator[Region]:
         """Return all that the command may write."""
         yield from command.writes
         if command.node is not None and command.node.task is not None:
-            for change in self._changes(command.node):
+            for change in self._changes.get(command.node, ()):
                 yield from change.writes
 
     def run(
@@ -104,12 +104,10 @@ class Program:
         """Return the report of an engine that has nothing left to run."""
         blocked = engine.blocked()
         if blocked:
-            engine.reporter.hang(blocked, engine.actors, None)
+            host = next((command for command in blocked if command.kind == SYNC), None)
+            engine.reporter.hang(blocked, engine.actors, host)
         counts = settle(engine.reporter, self.graphs)
         return Report(tuple(engine.reporter.findings), engine.ran, counts, engine.scheduler.schedule(engine))
-
-    def _changes(self, node: Node) -> Iterable[Command]:
-        return [c.change[1] for c in self.commands if c.change is not None and c.change[0] is node]
 
     def _reset(self, reporter: Reporter) -> None:
         for actor in self.actors:
@@ -120,12 +118,13 @@ class Program:
             gate.clear()
         for buffer in self._buffers.values():
             buffer.history.clear()
-        for node in self._nodes.values():
+        for node in self._changes:
             assert node.first is not None
             node.reads, node.writes, node.run = node.first
         for graph in self.graphs:
             for task in graph.tasks:
                 task.fresh, task.updated_by = False, None
+                task.wasted.clear()
                 task.region.buffer.history.clear()
             for replay in graph.replays:
                 replay.updated = replay.opened = 0
@@ -136,10 +135,11 @@ def settle(reporter: Reporter, graphs: Sequence[Graph]) -> tuple[ReplayCount, ..
     """Compare replays and updates at the end of a run; return the counts of the replays."""
     replays = [replay for graph in graphs for replay in graph.replays]
     unused = [
-        (graph, task.updated_by)
+        (graph, update)
         for graph in graphs
         for task in graph.tasks
-        if task.fresh and task.updated_by is not None
+        for update in (*task.wasted, task.updated_by if task.fresh else None)
+        if update is not None
     ]
     for replay in replays:
         if unused and replay.updated < replay.captured:
@@ -153,8 +153,13 @@ def settle(reporter: Reporter, graphs: Sequence[Graph]) -> tuple[ReplayCount, ..
 
 def _find_mixed(reporter: Reporter, replay: Replay, unused: Sequence[tuple[Graph, Command]]) -> None:
     """Find a replay without its updates beside updates of another graph without a replay."""
+    all_of_graph = replay.graph.replays
+    since = all_of_graph[replay.number - 2].index if replay.number > 1 else 0
+    until = all_of_graph[replay.number].index if replay.number < len(all_of_graph) else None
     for graph, update in unused:
-        if graph is not replay.graph and update.index > replay.index:
+        if graph is replay.graph or update.index < since:
+            continue
+        if until is None or update.index < until:
             reporter.update_mixed(replay, graph, update)
             return
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.device.soft.machine.commands import COLLECTIVE, HOST, OPEN, TAKE, UPDATE, Actor, Command, Gate
 from slipstream.device.soft.machine.findings import Finding
-from slipstream.device.soft.machine.history import Access, Hit
+from slipstream.device.soft.machine.history import COMMAND, REGION, Access, Hit
 from slipstream.device.soft.machine.places import Place
 from slipstream.device.soft.machine.regions import Region, name_of
 
@@ -25,6 +25,7 @@ class Reporter:
         self.findings: list[Finding] = []
         self._seen: set[object] = set()
         self._pairs: set[object] = set()
+        self._hung: set[Command] = set()
 
     def add(self, finding: Finding) -> None:
         """Keep a finding unless it is known."""
@@ -37,8 +38,8 @@ class Reporter:
     def hits(self, hits: Iterable[Hit]) -> None:
         """Report accesses without an order, and reads of bytes that were another's in between."""
         for hit in hits:
-            pair = (hit.earlier.command.place, hit.later.command.place, hit.later_writes, hit.clobbered)
-            names = (hit.earlier.command.op, hit.later.command.op, hit.earlier_writes)
+            pair = (hit.earlier[COMMAND].place, hit.later[COMMAND].place, hit.later_writes, hit.clobbered)
+            names = (hit.earlier[COMMAND].op, hit.later[COMMAND].op, hit.earlier_writes)
             if (pair, names) in self._pairs:
                 continue
             self._pairs.add((pair, names))
@@ -71,6 +72,9 @@ class Reporter:
         """Report what stands still for ever. `host` is the host's own wait, if it stands too."""
         roots = [command for command in blocked if command.kind in (TAKE, COLLECTIVE)]
         for root in roots:
+            if root in self._hung:
+                continue
+            self._hung.add(root)
             if root.kind == COLLECTIVE and root.meeting is not None and root.meeting.missing():
                 self._lonely_collective(root)
             else:
@@ -204,10 +208,10 @@ def _address(region: Region) -> str:
 
 def _race(hit: Hit) -> Finding:
     first, first_writes, second, second_writes = hit.earlier, hit.earlier_writes, hit.later, hit.later_writes
-    if second.command.index < first.command.index:
+    if second[COMMAND].index < first[COMMAND].index:
         first, first_writes, second, second_writes = second, second_writes, first, first_writes
-    one, two = first.command, second.command
-    region = second.region
+    one, two = first[COMMAND], second[COMMAND]
+    region = second[REGION]
     kind, title, missing, code = _kind_of(first, first_writes, second, second_writes)
     order = [f"the host issues {one.op} on {_who(one)} ({_at(one)})"]
     last = two.actor.last_wait
@@ -219,7 +223,7 @@ def _race(hit: Hit) -> Finding:
         order.append(f"the host issues {two.op} on {_who(two)} ({_at(two)})")
         order.append(f"{two.actor.name} runs {two.op}, which {DOES[second_writes]} {name_of(region)}")
     order.append(
-        f"{one.actor.name} runs {one.op}, which {DOES[first_writes]} {name_of(first.region)}, too late"
+        f"{one.actor.name} runs {one.op}, which {DOES[first_writes]} {name_of(first[REGION])}, too late"
     )
     found = _finding(kind, title, [one, two], name_of(region), missing, order)
     return Finding(
@@ -238,27 +242,32 @@ def _race(hit: Hit) -> Finding:
 def _kind_of(
     first: Access, first_writes: bool, second: Access, second_writes: bool
 ) -> tuple[str, str, str, int | None]:
-    one, two = first.command, second.command
-    what = name_of(second.region)
+    one, two = first[COMMAND], second[COMMAND]
+    what = name_of(second[REGION])
     deeds = (
         f"{one.op} on {_who(one)} {DOES[first_writes]} it and {two.op} on {_who(two)} {DOES[second_writes]} it, "
         "with no order between them"
     )
     missing = _missing_wait(one, two)
-    if second.region.buffer.task:
+    if second[REGION].buffer.task:
         if one.kind == UPDATE and two.kind == UPDATE:
             title = f"two updates of a task without an order: {what}"
         else:
             title = f"update of a task that may be running: {what}; {deeds}"
+            if two.kind == UPDATE:
+                missing += (
+                    "; or, if the update is meant for this replay, a wait for a gate captured before the op, "
+                    "opened after the update"
+                )
         return "race", title, missing, 107037
-    if first.region.owner and second.region.owner and first.region.owner != second.region.owner:
-        old, new = name_of(first.region), name_of(second.region)
+    if first[REGION].owner and second[REGION].owner and first[REGION].owner != second[REGION].owner:
+        old, new = name_of(first[REGION]), name_of(second[REGION])
         title = f"memory of {old} was given to {new} while it may be in use: {deeds}"
         mend = f"`tensor.record_stream({one.actor.name})` before {old} is freed, or {missing}"
         return "lifetime", title, mend, None
     if (
         HOST in (one.kind, two.kind)
-        and second.region.buffer.where == "host"
+        and second[REGION].buffer.where == "host"
         and second_writes
         and two.kind == HOST
     ):
@@ -279,20 +288,25 @@ def _missing_wait(one: Command, two: Command) -> str:
             f"`{one.actor.name}.synchronize()`, or the `synchronize()` of an event recorded on it after "
             f"{one.op} ({_at(one)}), before the host's {two.op} ({_at(two)})"
         )
-    before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
     if one.replay is not None and one.replay is two.replay:
         where = (
             f"inside the capture, after {one.op} ({one.place.where}) and before {two.op} ({two.place.where})"
         )
-    else:
-        where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
-    return f"`{two.actor.name}.wait_stream({one.actor.name})` {where}"
+        return f"`{two.actor.captured_as}.wait_stream({one.actor.captured_as})` {where}"
+    before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
+    where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
+    return f"`{_stream(two)}.wait_stream({_stream(one)})` {where}"
+
+
+def _stream(command: Command) -> str:
+    """The stream that can be waited for: of a replayed command, the one that the replay was launched on."""
+    return command.replay.actor.name if command.replay is not None else command.actor.name
 
 
 def _clobbered(hit: Hit) -> Finding:
     write, read = hit.earlier, hit.later
-    old, new = name_of(read.region), name_of(write.region)
-    one, two = write.command, read.command
+    old, new = name_of(read[REGION]), name_of(write[REGION])
+    one, two = write[COMMAND], read[COMMAND]
     title = (
         f"{two.op} on {_who(two)} reads {old}, whose memory has meanwhile been given to {new} and written by "
         f"{one.op} on {_who(one)}"
@@ -334,6 +348,11 @@ def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Findi
         why = "nobody has opened it for this wait, and nobody will"
         missing = f"`{gate.name}.record(stream)` once for each wait; this one is issued at {_at(root)}"
     title = f"{_who(root)} waits for {gate.name} for ever: {why}"
+    replay = root.replay
+    if replay is not None:
+        title += f"; {replay.opened} of the replay's {replay.waits} waits for gates were opened"
+        if replay.captured:
+            title += f", {replay.updated} of its {replay.captured} tasks ran with an update"
     if host is not None:
         commands.append(host)
         order.append(f"the host waits: {host.op} ({host.place.where})")
