@@ -80,6 +80,7 @@ def _in_fork(function: Callable[[], Any], writing: int, words: int, output: int)
         os.setsid()
         faulthandler.disable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         faulthandler.register(signal.SIGUSR1, file=words, all_threads=False)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)

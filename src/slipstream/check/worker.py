@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -62,7 +63,7 @@ def outcomes(request: CheckRequest) -> Iterator[Outcome]:
     subject = _subject(request)
     found = False
     for seed in (None, *request.seeds):
-        outcome = _guarded(lambda seed=seed: subject.schedule(seed), request, Outcome(seed))
+        outcome = _guarded(partial(subject.schedule, seed), request, Outcome(seed))
         found = found or bool(outcome.findings)
         yield outcome
         led_to = (
@@ -99,6 +100,8 @@ def _stood(stopped: forks.Stopped, request: CheckRequest) -> str:
 def main(arguments: list[str]) -> int:
     """Serve one request."""
     request: CheckRequest = pickle.loads(sys.stdin.buffer.read())
+    # Ctrl-C goes to the command, which then ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     with os.fdopen(int(arguments[0]), "wb") as out:
         torch.set_num_threads(1)  # no thread may run when the process is copied
@@ -115,5 +118,6 @@ def _send(out: Any, what: Outcome | None) -> None:
 
 
 def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Raised where the worker stands, so that the schedule in progress is stopped on the way out.
     raise SystemExit(1)
