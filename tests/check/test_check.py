@@ -243,6 +243,20 @@ class TestCleanState:
         )
         assert report.commands == 2
 
+    def test_a_host_that_asks_again_and_again(self, scripts: Scripts) -> None:
+        report = scripts.check(
+            """
+            import torch
+            x = torch.zeros(2, device="npu").add_(1)
+            event = torch.npu.current_stream().record_event()
+            while not event.query():
+                pass
+            """,
+            schedules=10,
+            timeout=10.0,
+        )
+        assert report.exit_code == 0
+
     def test_prints_are_kept_once(self, scripts: Scripts) -> None:
         results = scripts.outcomes(RACE + "import sys; print('words', file=sys.stderr)\n")
         assert [result.output for result in results] == ["sum 32.0\nwords\n", "", "", ""]
@@ -289,6 +303,11 @@ class TestRefusals:
         text = self.refused(report)
         assert "did not end within 1 s and was stopped" in text
         assert "in spin" in text
+
+    def test_orders_that_take_too_long(self, scripts: Scripts) -> None:
+        report = scripts.check(LOST.replace("range(2)", "range(40)"), schedules=0, exhaustive=10**9, timeout=2.0)
+        assert "under the recorded orders: it did not end within 2 s" in self.refused(report)
+        assert report.schedules == 1
 
     def test_a_program_that_sleeps_in_a_thread(self, scripts: Scripts) -> None:
         report = scripts.check(

@@ -52,8 +52,11 @@ class Script:
         reports: list[Report] = []
         stop = attempt(self._main, machine) or attempt(lambda: reports.append(machine.finish()), machine)
         findings = self._plain(machine.findings)
-        if stop is not None and not isinstance(stop, Problem) and stop.is_new:
-            findings.append(stop.finding)
+        if stop is not None and not isinstance(stop, Problem):
+            if stop.is_new:
+                findings.append(stop.finding)
+            # For the count of commands alone: what stands still is a finding already.
+            attempt(lambda: reports.append(machine.finish()), machine)
         return Outcome(
             seed,
             reports[0].commands if reports else 0,
@@ -67,7 +70,7 @@ class Script:
         machine = _install(ProgramOrder(), keep=True)
         stop = attempt(self._main, machine)
         if isinstance(stop, Problem):
-            return Outcome(None, problem=stop)
+            return Outcome(None, problem=stop, orders=Orders(0, False))
         found = explore(machine.program(), bound)
         return Outcome(None, 0, self._plain(found.findings), orders=Orders(found.orders, found.complete))
 

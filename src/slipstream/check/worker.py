@@ -21,7 +21,7 @@ import torch
 
 from slipstream.check import forks
 from slipstream.check.attempts import is_program
-from slipstream.check.outcome import Outcome, Problem
+from slipstream.check.outcome import Orders, Outcome, Problem
 from slipstream.check.program import Script
 from slipstream.check.request import CheckRequest
 from slipstream.device import soft
@@ -72,7 +72,8 @@ def outcomes(request: CheckRequest) -> Iterator[Outcome]:
         if outcome.problem is not None and not led_to:
             return
     if request.exhaustive:
-        yield _guarded(lambda: subject.orders(request.exhaustive), request, Outcome(None))
+        empty = Outcome(None, orders=Orders(0, False))
+        yield _guarded(partial(subject.orders, request.exhaustive), request, empty)
 
 
 def _guarded(function: Callable[[], Outcome], request: CheckRequest, empty: Outcome) -> Outcome:
@@ -83,7 +84,7 @@ def _guarded(function: Callable[[], Outcome], request: CheckRequest, empty: Outc
             outcome = replace(empty, problem=Problem("timeout", _stood(stopped, request)))
         except forks.Died as died:
             outcome = replace(empty, problem=Problem("died", f"{request.name}: {died}."))
-        if empty.seed is not None or outcome.orders is not None:
+        if empty.seed is not None or empty.orders is not None:
             return outcome
         printed.seek(0)
         return replace(outcome, output=printed.read(_MOST_OUTPUT).decode(errors="replace"))
