@@ -19,7 +19,7 @@ from slipstream.device import soft
 from slipstream.device.api import Device
 from slipstream.device.npu import NpuDevice
 from slipstream.device.registry import open_device
-from slipstream.device.soft.machine import Machine, Report, Scheduler
+from slipstream.device.soft.machine import Machine, Report, Scheduler, places
 from slipstream.device.soft.machine.explore import Exploration, explore
 from slipstream.engine.core import build_core, use_kernels
 from slipstream.engine.engine import Engine
@@ -45,7 +45,7 @@ class RoundCase:
         seed: of the weights and the prompts.
     """
 
-    prompts: tuple[int, ...] = (5, 4, 36)
+    prompts: tuple[int, ...] = (5, 4, 20)
     answers: tuple[int, ...] = (12, 4, 5)
     draft: str = "nextn"
     graph: str = "full"
@@ -53,6 +53,10 @@ class RoundCase:
     bucket: int = 2
     seed: int = 0
 
+
+# Stacks begin where the round asks for something, not where that is handed to PyTorch.
+for _part in ("ops/registry.py", "device/torch_streams.py"):
+    places.skip(f"/slipstream/{_part}")
 
 #: Positions of a request's page table.
 _POSITIONS = 64
