@@ -44,6 +44,7 @@ class RoundCase:
         graph: "full" or "none".
         num_steps: drafts a round.
         bucket: captured request slots, and requests that decode together; a batch of fewer is padded.
+        dtype: of the weights, "f32" or "bf16".
         check: whether stale and padded inputs are poisoned.
         period: after how many tokens a prompt repeats itself, so that "ngram" finds something; 0 for never.
         temperature: of the last request; the others are greedy.
@@ -56,6 +57,7 @@ class RoundCase:
     graph: str = "full"
     num_steps: int = 2
     bucket: int = 2
+    dtype: str = "f32"
     check: bool = False
     period: int = 0
     temperature: float = 0.0
@@ -168,7 +170,7 @@ def _engine(device: Device, case: RoundCase) -> Engine:
     config = EngineConfig(
         spec=SpecConfig(case.draft, case.num_steps),
         graph=GraphConfig(case.graph, (case.bucket,), case.check),
-        dtype="f32",
+        dtype=case.dtype,
         device=device.name,
         kernels="torch",
         max_requests=case.bucket,

@@ -1,4 +1,4 @@
-"""Our round, broken in the four ways that its streams could be: by changing the round's calls, not its code.
+"""Our round, broken in ways that its streams could be: by changing the round's calls, not its code.
 
 Each is a context; inside it every round is broken. `Last` is the order that shows what such a round does.
 """
@@ -136,4 +136,18 @@ def padded_rows_reset_late() -> Iterator[None]:
         patch.setattr(engine_module, "run_round", noting)
         patch.setattr(plans, "verify_plan", real_rows)
         patch.setattr(round_module, "_wait", wait)
+        yield
+
+
+@contextmanager
+def mirrors_written_early() -> Iterator[None]:
+    """The host writes its mirrors for the next round before it has waited for this one."""
+
+    def broken(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult:
+        result = run_round(parts, state, batch)
+        parts.buffers.host["slots"].numpy()[:] = 0
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "run_round", broken)
         yield

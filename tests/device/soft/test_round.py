@@ -81,6 +81,12 @@ class TestEngine:
         assert run.report.clean, str(run.report)
         assert run.tokens == reference_tokens(case)
 
+    def test_bfloat16(self) -> None:
+        case = replace(THREE, dtype="bf16")
+        run = run_round(Seeded(2), case)
+        assert run.report.clean, str(run.report)
+        assert run.tokens == reference_tokens(case)
+
     def test_checking_mode_poisons_and_is_clean(self) -> None:
         run = run_round(Seeded(4), replace(USUAL, check=True))
         assert run.report.clean, str(run.report)
@@ -199,6 +205,13 @@ class TestBrokenRounds:
     ) -> None:
         with broken():
             assert any(map(edge, explore_round(50, SMALL).findings))
+
+    def test_mirrors_that_are_written_before_the_round_is_settled(self) -> None:
+        with broken_rounds.mirrors_written_early():
+            report = run_round(Seeded(2)).report
+        assert report.kinds() == {"host-buffer"}
+        assert "copy host to device on main" in report.findings[0].title
+        assert "main.synchronize()" in report.findings[0].missing
 
     def test_a_stale_extend_plan_costs_drafts_or_crashes(self) -> None:
         """It never changes a text that it finishes: a draft is verified, wherever it comes from."""
