@@ -1,7 +1,7 @@
 """Ascend NPUs, over `torch.npu`.
 
-Run in full by our tests on the software NPU (`slipstream.device.soft`), which answers as `torch.npu`. On a real NPU
-it is untested. What `torch.npu` does not tell (a graph's nodes, times inside a replay) is empty.
+Run in full by our tests on the software NPU (`slipstream.device.soft`), which answers as `torch.npu`. Untested on
+a real NPU. What `torch.npu` does not tell (a graph's nodes, times inside a replay) is empty.
 """
 
 from __future__ import annotations

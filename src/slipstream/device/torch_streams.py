@@ -1,13 +1,13 @@
 """What the backends over `torch.cuda` and `torch.npu` share: streams, events, graphs, memory.
 
-Both modules have the same names for these. A backend says what its module is, how its graphs are made and captured,
-and what its gates are. What neither module tells (a graph's nodes, times inside a replay) is empty.
+Both modules have the same names for these. A backend says what its module is, how its graphs are made and
+captured, and what its gates are. What neither module tells (a graph's nodes, times inside a replay) is empty.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -188,8 +188,9 @@ class _StaticInputs(TorchDispatchMode):
     """Sees the tensors that a captured function reads from outside."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._made = WeakTensorKeyDictionary()  # weak: what the graph is done with, its pool gives to the next
+        super().__init__()  # type: ignore[no-untyped-call]
+        # Weak: what the graph is done with, its pool gives to the next tensor.
+        self._made: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
         self._read: dict[int, tuple[str, torch.Tensor]] = {}
 
     def __torch_dispatch__(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream import ops
 from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
@@ -106,7 +105,8 @@ def _build_core(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
     plan_stream = device.stream("plan")
-    _zero_planned(buffers)
+    if plan.check:
+        _zero_planned(buffers)
     runner.capture(widths, main)
     parts = RoundParts(
         main=main,
@@ -134,7 +134,7 @@ def _build_core(
 
 
 def _zero_planned(buffers: StepBuffers) -> None:
-    """Give the captures safe inputs: token 0 at position 0 of the scratch page."""
+    """Give the captures safe inputs again, where the upload has poisoned them: token 0 of the scratch page."""
     for name in buffers.names():
         if name not in buffers.host:
             buffers.view(name, buffers.rows(name)).zero_()
@@ -156,9 +156,10 @@ def chunk_rows(
     core: EngineCore, count: int, start: int, pages: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return positions [R], KV slots [R] and pages [1, P] of a chunk of one request."""
-    place = core.device.torch_device
+    place, size = core.device.torch_device, core.plan.page_size
     padded = pages + [0] * (core.plan.pages_per_request - len(pages))
-    pages_BP = torch.tensor([padded], device=place)
-    positions_R = torch.arange(start, start + count, device=place)
-    slots_R = ops.slots_of(pages_BP, positions_R.unsqueeze(0), core.plan.page_size).squeeze(0)
-    return positions_R, slots_R, pages_BP
+    positions = range(start, start + count)
+    slots = [padded[position // size] * size + position % size for position in positions]
+    # The host knows all of it: two copies, where arithmetic on the device would be six kernels.
+    positions_R, slots_R = torch.tensor([[*positions], slots], device=place).unbind()
+    return positions_R, slots_R, torch.tensor([padded], device=place)

@@ -215,11 +215,10 @@ class Engine:
         request.phase = Phase.DECODE
         request.committed = request.computed
         place = self.core.device.torch_device
-        self._state = self._state.put(
-            torch.tensor([request.slot], device=place),
-            lengths_M=torch.tensor([request.committed], device=place),
-            bonus_M=torch.tensor([token], device=place),
-        )
+        slot_B, length_B, bonus_B = torch.tensor(
+            [[request.slot], [request.committed], [token]], device=place
+        ).unbind()
+        self._state = self._state.put(slot_B, lengths_M=length_B, bonus_M=bonus_B)
         if self._lag is not None:
             self._lag.clear(request.slot)
 

@@ -201,7 +201,9 @@ def paged_attention(
         return native.fill(out, node(Kernel.ATTENTION, tensors, sizes))
     if context_slots is None or context_mask is None:
         length = pages_BP.shape[1] * page_size
-        context_slots, context_mask = whole_kv_index.definition(pages_BP, positions_R, page_size, group, length)
+        context_slots, context_mask = whole_kv_index.definition(
+            pages_BP, positions_R, page_size, group, length
+        )
     num_requests, _, mask_rows, length = context_mask.shape
     width = num_rows // num_requests
     query = query_RQD.view(num_requests, width, num_kv_heads, group, head_dim)
