@@ -6,7 +6,7 @@ rows = torch.arange(8, device="npu")
 lengths = torch.zeros(8, dtype=torch.int64, device="npu")
 torch.npu.synchronize()
 
-for step in range(3):
+for _ in range(3):
     plan.wait_stream(main)  # the forward before has read what the plan is about to write
     with torch.npu.stream(plan):
         lengths.add_(1)

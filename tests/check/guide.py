@@ -1,4 +1,4 @@
-"""The commands and outputs of docs/check.md: read for a test, and written anew by `python -m tests.check.guide`."""
+"""The commands and outputs of docs/check.md: read for a test; `python -m tests.check.guide` writes them anew."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 #: Seconds for a process that is to be stopped to write down where it stands.
@@ -39,38 +39,83 @@ class Died(Exception):
     """The process ended without a result; the text says how."""
 
 
-def run(function: Callable[[], Any], timeout: float, output: int) -> Any:
-    """Call a function in a fork of this process and return its result, which can be pickled.
+class Fork:
+    """A call of a function in a copy of this process.
 
     Args:
-        function: to call.
+        function: to call; its result can be pickled.
         timeout: seconds that it may take.
-        output: file descriptor that takes the place of the fork's standard output and error.
-
-    Raises:
-        Stopped: it took longer. It is not running any more.
-        Died: its process ended without a result.
+        output: file descriptor that takes the place of the copy's standard output and error.
     """
-    reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as words:
+
+    def __init__(self, function: Callable[[], Any], timeout: float, output: int) -> None:
+        self._deadline = time.monotonic() + timeout
+        self._data = b""
+        self._ended = False
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
+        self._reading, writing = os.pipe()
         with warnings.catch_warnings():
             # Python says that threads may hold locks; this process has none that matter to the fork.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            os.close(reading)
-            _in_fork(function, writing, words.fileno(), output)
+            self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._reading)
+            _in_fork(function, writing, self._words.fileno(), output)
         os.close(writing)
+
+    def fileno(self) -> int:
+        """Return what to wait for with `select`."""
+        return self._reading
+
+    @property
+    def seconds_left(self) -> float:
+        """Of its time."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or has taken too long."""
+        return self._ended or not self.seconds_left
+
+    def read(self) -> None:
+        """Take what there is of the result; `select` says that there is something."""
+        part = os.read(self._reading, 1 << 20)
+        self._data += part
+        self._ended = not part or len(self._data) >= 8 + int.from_bytes(self._data[:8], "little")
+
+    def result(self) -> Any:
+        """Return the result of a call that is over.
+
+        Raises:
+            Stopped: it took longer. It is not running any more.
+            Died: its process ended without a result.
+        """
         try:
-            data = _read(reading, time.monotonic() + timeout)
-            if data is None:
-                raise Stopped(_where(pid, words))
+            stack = None if self._ended else _where(self._pid, self._words)
         finally:
-            os.close(reading)
-            status = _stop(pid)
-    if not data:
-        raise Died(_how(status))
-    return pickle.loads(data)
+            status = self.close()
+        if stack is not None:
+            raise Stopped(stack)
+        if len(self._data) < 8 + int.from_bytes(self._data[:8], "little"):
+            raise Died(_how(status))
+        return pickle.loads(self._data[8:])
+
+    def close(self) -> int:
+        """End the process and what it started; return its wait status."""
+        for kill, pid in ((os.killpg, self._pid), (os.kill, self._pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        os.close(self._reading)
+        self._words.close()
+        return os.waitpid(self._pid, 0)[1]
+
+
+def wait(running: Sequence[Fork]) -> None:
+    """Return when at least one call is over."""
+    while not any(fork.over for fork in running):
+        left = min(fork.seconds_left for fork in running)
+        for fork in select.select(running, [], [], left)[0]:
+            fork.read()
 
 
 def _in_fork(function: Callable[[], Any], writing: int, words: int, output: int) -> None:
@@ -102,20 +147,6 @@ def _in_fork(function: Callable[[], Any], writing: int, words: int, output: int)
         os._exit(code)
 
 
-def _read(reading: int, deadline: float) -> bytes | None:
-    """Return the result's bytes; none if the process is gone, None if the time is over."""
-    data = b""
-    while len(data) < 8 or len(data) - 8 < int.from_bytes(data[:8], "little"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reading], [], [], left)[0]:
-            return None
-        part = os.read(reading, 1 << 20)
-        if not part:
-            return b""
-        data += part
-    return data[8:]
-
-
 def _where(pid: int, words: Any) -> list[tuple[str, int, str]]:
     """Return where the process stands, as faulthandler writes it."""
     with contextlib.suppress(ProcessLookupError):
@@ -140,15 +171,6 @@ def _frames(text: str) -> Iterator[tuple[str, int, str]]:
         number, _, function = rest.partition(" in ")
         if quote and number.isdigit():
             yield path, int(number), function
-
-
-def _stop(pid: int) -> int:
-    """End the process and what it started; return its wait status."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    return os.waitpid(pid, 0)[1]
 
 
 def _how(status: int) -> str:

@@ -7,12 +7,14 @@ another.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -37,6 +39,13 @@ def warm_up() -> None:
         (x @ x + 1).sum().item()
 
 
+#: As many schedules are run at a time.
+_CORES = len(os.sched_getaffinity(0))
+
+#: What is known of an outcome before, and what gives it.
+Call = tuple[Outcome, Callable[[], Outcome]]
+
+
 class Subject(Protocol):
     """What is checked."""
 
@@ -58,36 +67,77 @@ def _subject(request: CheckRequest) -> Subject:
 def outcomes(request: CheckRequest) -> Iterator[Outcome]:
     """Run every schedule of a request, each in a fork; stop after the first that has a problem.
 
-    What the program raises under a seed after something was found is what that led to: the next seeds are run.
+    Program order is run alone; what it has to say of a bad program need not be waited for. What the program raises
+    under a seed after something was found is what that led to: the next seeds are run.
     """
     subject = _subject(request)
     found = False
-    for seed in (None, *request.seeds):
-        outcome = _guarded(partial(subject.schedule, seed), request, Outcome(seed))
-        found = found or bool(outcome.findings)
-        yield outcome
-        led_to = (
-            found and seed is not None and outcome.problem is not None and outcome.problem.kind == "raised"
-        )
-        if outcome.problem is not None and not led_to:
-            return
-    if request.exhaustive:
-        empty = Outcome(None, orders=Orders(0, False))
-        yield _guarded(partial(subject.orders, request.exhaustive), request, empty)
+    first = [(Outcome(None), partial(subject.schedule, None))]
+    seeded = ((Outcome(seed), partial(subject.schedule, seed)) for seed in request.seeds)
+    empty = Outcome(None, orders=Orders(0, False))
+    orders = [(empty, partial(subject.orders, request.exhaustive))] if request.exhaustive else []
+    for calls in (first, seeded, orders):
+        with contextlib.closing(_run(iter(calls), request)) as results:
+            for outcome in results:
+                found = found or bool(outcome.findings)
+                yield outcome
+                problem = outcome.problem
+                led_to = (
+                    found and outcome.seed is not None and problem is not None and problem.kind == "raised"
+                )
+                if problem is not None and not led_to:
+                    return
 
 
-def _guarded(function: Callable[[], Outcome], request: CheckRequest, empty: Outcome) -> Outcome:
-    with tempfile.TemporaryFile() as printed:
+def _run(calls: Iterator[Call], request: CheckRequest) -> Generator[Outcome]:
+    """Run calls in forks, as many at a time as there are cores, and yield what they give in their order."""
+    running: deque[_Running] = deque()
+    try:
+        while True:
+            while len(running) < _CORES and (call := next(calls, None)) is not None:
+                running.append(_Running(*call, request))
+            if not running:
+                return
+            while not running[0].fork.over:
+                forks.wait([one.fork for one in running if not one.fork.over])
+            yield running.popleft().outcome()
+    finally:
+        for one in running:
+            one.close()
+
+
+class _Running:
+    """A schedule that runs in a fork.
+
+    Args:
+        empty: what is known of its outcome before.
+        function: gives the outcome.
+        request: whose schedule it is.
+    """
+
+    def __init__(self, empty: Outcome, function: Callable[[], Outcome], request: CheckRequest) -> None:
+        self._empty, self._request = empty, request
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `outcome` and `close`)
+        self.fork = forks.Fork(function, request.timeout, self._printed.fileno())
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of a schedule that is over; the output is program order's alone."""
         try:
-            outcome: Outcome = forks.run(function, request.timeout, printed.fileno())
+            outcome: Outcome = self.fork.result()
         except forks.Stopped as stopped:
-            outcome = replace(empty, problem=Problem("timeout", _stood(stopped, request)))
+            outcome = replace(self._empty, problem=Problem("timeout", _stood(stopped, self._request)))
         except forks.Died as died:
-            outcome = replace(empty, problem=Problem("died", f"{request.name}: {died}."))
-        if empty.seed is not None or empty.orders is not None:
-            return outcome
-        printed.seek(0)
-        return replace(outcome, output=printed.read(_MOST_OUTPUT).decode(errors="replace"))
+            outcome = replace(self._empty, problem=Problem("died", f"{self._request.name}: {died}."))
+        with self._printed as printed:
+            if self._empty.seed is not None or self._empty.orders is not None:
+                return outcome
+            printed.seek(0)
+            return replace(outcome, output=printed.read(_MOST_OUTPUT).decode(errors="replace"))
+
+    def close(self) -> None:
+        """Stop the schedule; nobody wants its outcome."""
+        self.fork.close()
+        self._printed.close()
 
 
 def _stood(stopped: forks.Stopped, request: CheckRequest) -> str:
