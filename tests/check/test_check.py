@@ -305,7 +305,9 @@ class TestRefusals:
         assert "in spin" in text
 
     def test_orders_that_take_too_long(self, scripts: Scripts) -> None:
-        report = scripts.check(LOST.replace("range(2)", "range(40)"), schedules=0, exhaustive=10**9, timeout=2.0)
+        report = scripts.check(
+            LOST.replace("range(2)", "range(40)"), schedules=0, exhaustive=10**9, timeout=2.0
+        )
         assert "under the recorded orders: it did not end within 2 s" in self.refused(report)
         assert report.schedules == 1
 

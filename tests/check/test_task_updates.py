@@ -285,8 +285,8 @@ def test_two_openings_before_one_wait_hang_later() -> None:
         if length < 5:  # two updates for the first replay, none for the third
             decoder.update(update, length)
         if length == 3:
-            update.synchronize()
             decoder.update(update, length)
+            update.synchronize()
         decoder.graph.replay()
 
     shown = decode(step)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.check.outcome import Outcome
+
+_REPLAY = re.compile(r"replay \d+")
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Findings:
 
 def _key(finding: Mapping[str, Any]) -> tuple[object, ...]:
     # Of an op only what it is: which stream or replay it ran in is another in every round of a loop.
-    ops = tuple(op.split(" on ", 1)[0] for op in finding["ops"])
+    ops = tuple(_REPLAY.sub("replay", op.split(" on ", 1)[0]) for op in finding["ops"])
     stacks = tuple(tuple(stack) for stack in finding["stacks"])
     if finding["kind"] == "hang":
         # The rest is who waits besides, which differs by where the host stood.
