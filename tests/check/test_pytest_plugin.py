@@ -138,6 +138,27 @@ def test_a_marker_that_cannot_be(project: pytest.Pytester, mark: str, said: str)
     result.stdout.fnmatch_lines([said])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import unittest\nclass TestIt(unittest.TestCase):\n    @mark\n    def test_it(self):\n        pass\n",
+        "@mark\nasync def test_it():\n    pass\n",
+    ],
+)
+def test_a_test_that_cannot_be_called_again(project: pytest.Pytester, source: str) -> None:
+    result = run(project, "import pytest\nmark = pytest.mark.slipstream_check\n" + source)
+    assert result.parseoutcomes() in ({"errors": 1}, {"failed": 1})
+    result.stdout.fnmatch_lines(["*slipstream_check is for plain test functions and methods*"])
+
+
+def test_a_method_of_a_class(project: pytest.Pytester) -> None:
+    source = MENDED + (
+        "\nclass TestIt:\n    @pytest.mark.slipstream_check(schedules=2)\n"
+        "    def test_step(self):\n        assert step() == 4\n"
+    )
+    run(project, source).assert_outcomes(passed=1)
+
+
 def test_torch_is_imported_only_when_needed(project: pytest.Pytester) -> None:
     project.makepyfile("import sys\ndef test_it():\n    assert 'torch' not in sys.modules\n")
     result = project.runpytest_subprocess("-p", "slipstream.check.pytest_plugin")

@@ -115,17 +115,35 @@ def main_waits_for_the_former_update(decoder: Decoder, main: Any, update: Any, l
     decoder.update(update, length)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        replay_then_update,
-        update_then_replay,
-        update_waits_before_the_replay,
-        update_waits_then_update_then_replay,
-    ],
-)
+ENOUGH = [
+    replay_then_update,
+    update_then_replay,
+    update_waits_before_the_replay,
+    update_waits_then_update_then_replay,
+]
+
+
+@pytest.mark.parametrize("step", ENOUGH)
 def test_an_order_that_holds(step: Step) -> None:
     assert_clean(decode(step), right())
+
+
+@pytest.mark.parametrize("step", ENOUGH)
+def test_every_order_of_a_small_case_that_holds_is_clean(step: Step) -> None:
+    with soft.installed(keep=True) as machine:
+        steps(Decoder(layers=2), 3, step)
+        found = explore(machine.program(), 2_000)
+    assert found.complete
+    assert found.clean
+
+
+@pytest.mark.parametrize("step", [no_wait, no_wait_update_first, wait_between_update_and_replay])
+def test_some_order_of_a_small_case_hangs(step: Step) -> None:
+    with soft.installed(keep=True) as machine:
+        steps(Decoder(layers=1), 3, step)
+        found = explore(machine.program(), 2_000)
+    assert found.complete
+    assert {"race", "lost-opening", "hang"} <= found.kinds()
 
 
 @pytest.mark.parametrize("step", [no_wait, no_wait_update_first, wait_between_update_and_replay])
@@ -148,6 +166,53 @@ def test_the_other_direction_orders_too_little() -> None:
     # The main stream waits for the update before: that says when a gate was opened, not when it was closed.
     shown = decode(main_waits_for_the_former_update)
     assert {"race", "lost-opening"} <= set(shown.findings)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_host_that_never_waits_has_its_pinned_buffers_to_mind(copied: bool) -> None:
+    # `update.wait_stream(main)` orders the tasks, not the host: its staging buffer needs an event of its own.
+    def program(machine: Machine) -> list[float]:
+        staging, done = torch.zeros(1, 1, 8, pin_memory=True), []
+
+        def step(decoder: Decoder, main: Any, update: Any, length: int) -> None:
+            if copied and done:
+                done[-1].synchronize()
+            staging.fill_(0.0)
+            decoder.static.query.copy_(staging, non_blocking=True)
+            done.append(main.record_event())
+            update_waits_before_the_replay(decoder, main, update, length)
+
+        return steps(Decoder(), 3, step)
+
+    shown = schedules(program)
+    if copied:
+        assert_clean(shown, right())
+    else:
+        assert set(shown.findings) == {"host-buffer"}
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_two_graphs_in_turn_need_an_order_to_their_own_last_replay(wait: bool) -> None:
+    # Each graph has events and tasks of its own: the replay that matters is the last one of the same graph.
+    def program(machine: Machine) -> list[float]:
+        graphs = [Decoder(1), Decoder(1)]
+        main, update = torch.npu.Stream(), torch.npu.Stream()
+        torch.npu.synchronize()
+        replayed: list[Any] = []
+        with torch.npu.stream(main):
+            for number in range(6):
+                if wait and number >= 2:
+                    update.wait_event(replayed[number - 2])
+                graphs[number % 2].graph.replay()
+                replayed.append(main.record_event())
+                graphs[number % 2].update(update, 3 + number)
+        return graphs[1].results()
+
+    shown = schedules(program)
+    if wait:
+        assert_clean(shown, right(6, layers=1))
+    else:
+        assert {"race", "lost-opening"} <= set(shown.findings)
 
 
 class Ahead:
@@ -245,14 +310,6 @@ def test_the_update_need_not_wait_for_the_end_of_the_replay(gate: bool) -> None:
         assert_clean(shown, [pytest.approx(2 * mean(7), abs=1e-5)])
     else:
         assert {"race", "lost-opening"} <= set(shown.findings)
-
-
-def test_every_order_of_a_small_case_is_clean() -> None:
-    with soft.installed(keep=True) as machine:
-        steps(Decoder(layers=2), 3, update_waits_before_the_replay)
-        found = explore(machine.program(), 2_000)
-    assert found.complete
-    assert found.clean
 
 
 # --- updates that are missing, too few, in the wrong order, or another graph's ------------------------------

@@ -17,7 +17,7 @@ import slipstream
 from slipstream.check.outcome import Outcome
 from slipstream.check.report import CheckReport, collect
 from slipstream.check.request import CheckRequest
-from slipstream.errors import SlipstreamError, UsageError
+from slipstream.errors import UsageError
 
 #: Seconds that the worker gets to stop the program that it runs.
 _GRACE = 5.0
@@ -90,8 +90,9 @@ def _outcomes(request: CheckRequest) -> Iterator[Outcome]:
                 if outcome is not None:
                     yield outcome
         if process.wait() != 0:
-            raise SlipstreamError(
-                f"the process that runs the schedules ended with exit code {process.returncode}."
+            raise UsageError(
+                f"the process that runs the schedules ended with exit code {process.returncode}; what it said "
+                "is above. Give it more memory, or fewer cores, if the system ended it."
             )
     finally:
         if process.poll() is None:

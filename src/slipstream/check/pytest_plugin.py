@@ -12,8 +12,10 @@ A marked test is called once for each schedule, with the same fixtures: what it 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest import TestCase
 
 import pytest
 
@@ -51,6 +53,19 @@ def soft_npu(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
         findings = machine.finish().findings
     if findings:
         pytest.fail("\n\n".join(map(str, findings)), pytrace=False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marked test that cannot be called again and again, and would pass without being checked."""
+    if item.get_closest_marker(MARKER) is None:
+        return
+    owner = getattr(item, "cls", None)
+    plain = isinstance(item, pytest.Function) and not (owner is not None and issubclass(owner, TestCase))
+    if not plain or inspect.iscoroutinefunction(getattr(item, "obj", None)):
+        pytest.fail(
+            f"{MARKER} is for plain test functions and methods; {item.nodeid} is none: let one call it",
+            pytrace=False,
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
