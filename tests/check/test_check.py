@@ -12,7 +12,7 @@ import torch
 
 from slipstream.check.command import refusal
 from slipstream.check.outcome import Outcome
-from slipstream.check.report import CheckReport, collect
+from slipstream.check.report import MOST_SHOWN, CheckReport, collect
 from slipstream.check.request import CheckRequest
 from slipstream.check.worker import outcomes, warm_up
 
@@ -170,6 +170,21 @@ class TestFindings:
         assert {"kind", "title", "streams", "ops", "buffer", "stacks", "missing", "order", "code"} <= set(
             finding
         )
+
+    def test_of_many_findings_the_first_are_shown(self, scripts: Scripts) -> None:
+        adds = "\n".join(f"with torch.npu.stream(ss[{n % 2}]): x.add_({n})" for n in range(40))
+        report = scripts.check(
+            f"import torch\nss = [torch.npu.Stream() for _ in range(2)]\nx = torch.zeros(2, device='npu')\n"
+            f"torch.npu.synchronize()\n{adds}\n",
+            schedules=1,
+        )
+        count = len(report.findings)
+        assert count > MOST_SHOWN
+        assert report.text().count("race: write-write") == MOST_SHOWN
+        assert (
+            f"{count - MOST_SHOWN} findings more ({count - MOST_SHOWN} race); --json has all" in report.text()
+        )
+        assert len(report.data()["findings"]) == count
 
     def test_what_a_race_led_to_under_a_seed_is_told_beside_it(self, scripts: Scripts) -> None:
         report = scripts.check(RACE + "assert hidden.sum().item() == 32, 'wrong'\n", schedules=10)

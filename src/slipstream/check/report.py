@@ -12,6 +12,9 @@ from slipstream.check.merge import Findings, Merged
 from slipstream.check.outcome import Orders, Outcome, Problem
 from slipstream.check.request import CheckRequest
 
+#: Findings that people are shown; where there are so many, the first ones are mended first.
+MOST_SHOWN = 20
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -73,8 +76,12 @@ class CheckReport:
         """Return the report that people read."""
         parts = [
             "\n".join(finding_text(merged, f"{_shown(merged, self)}; again: {again(self.request, merged)}"))
-            for merged in self.findings
+            for merged in self.findings[:MOST_SHOWN]
         ]
+        rest = Counter(merged.finding["kind"] for merged in self.findings[MOST_SHOWN:])
+        if rest:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in rest.items())
+            parts.append(f"{_count(rest.total(), 'finding')} more ({kinds}); --json has all of them")
         for said, seed, count in self.consequences:
             parts.append(
                 f"beside what was found, the program raised in {_count(count, 'schedule')}, first under "
