@@ -162,6 +162,21 @@ def test_slipstreams_own_ops_run_by_their_schemas(any_order: Machine) -> None:
     assert torch.equal(found.cpu(), torch.ops.slipstream.argmax(logits))
 
 
+def test_an_op_whose_shape_needs_values_makes_the_host_wait(machine: Machine) -> None:
+    from slipstream.ops.registry import OPS
+
+    assert "kv_index" in OPS
+    pages, positions = torch.arange(32).view(1, 32), torch.tensor([5])
+    expected = torch.ops.slipstream.kv_index(pages, positions, 4, 1)
+    found = torch.ops.slipstream.kv_index(pages.npu(), positions.npu(), 4, 1)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
+    graph, on_device = torch.npu.NPUGraph(), (pages.npu(), positions.npu())
+    with torch.npu.stream(torch.npu.Stream()):
+        graph.capture_begin()
+        with pytest.raises(RuntimeError, match="107030"):
+            torch.ops.slipstream.kv_index(*on_device, 4, 1)
+
+
 def test_metadata_and_refusals(machine: Machine) -> None:
     x = torch.ones(2, 3, device="npu:0")
     assert (x.device.type, x.device.index, x.is_npu, x.is_cpu) == ("npu", 0, True, False)
@@ -186,3 +201,20 @@ def test_an_error_on_the_device_names_the_line_that_issued_it(machine: Machine) 
     with pytest.raises(IndexError) as raised:
         gate.record(torch.npu.Stream())
     assert "test_values.py" in "".join(raised.value.__notes__)
+
+
+def test_autocast_lowers_products(machine: Machine) -> None:
+    x, layer = torch.ones(2, 3, device="npu"), torch.nn.Linear(3, 2).npu()
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        y = layer(x)
+        assert (x + 1).dtype == torch.float32
+        assert torch.zeros(2, device="npu").tolist() == [0, 0]
+    expected = torch.nn.functional.linear(
+        x.cpu().bfloat16(), layer.weight.cpu().bfloat16(), layer.bias.cpu().bfloat16()
+    )
+    assert torch.equal(y.cpu(), expected)
+
+
+def test_compile_leaves_a_function_as_it_is(machine: Machine) -> None:
+    compiled = torch.compile(lambda x: x * 2 + 1, fullgraph=True)
+    assert compiled(torch.ones(2, device="npu")).tolist() == [3, 3]

@@ -78,7 +78,12 @@ def test_a_race_inside_a_graph_names_both_captured_places_and_the_replay(machine
     machine.replay(main, graph)
     (finding,) = machine.finish().findings
     assert finding.kind == "race"
-    assert finding.ops == ("draft on main (replay 1 of g)", "plan on side in g (replay 1 of g)")
+    assert finding.ops == (
+        "draft on main (replay 1 of g)",
+        "plan on side in g (replay 1 of g)",
+        "replay 1 of g on main",
+    )
+    assert "machine.replay(main, graph)" in finding.stacks[2]
     assert finding.missing.startswith("`side.wait_stream(main)` inside the capture, after draft")
     assert 'machine.kernel(main, "draft"' in finding.stacks[0]
 

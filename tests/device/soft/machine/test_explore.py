@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -72,6 +73,7 @@ def test_the_bound_is_reported() -> None:
     found = explore(machine.program(), bound=50, values=True)
     assert not found.complete
     assert found.orders + found.pruned == 50
+    assert json.loads(json.dumps(found.as_dict()))["complete"] is False
 
 
 def test_a_program_recorded_from_a_live_run() -> None:

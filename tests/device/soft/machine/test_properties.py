@@ -34,7 +34,7 @@ programs = st.one_of(
 )
 programs_without_gates = st.lists(st.one_of(kernels, kernels, events, events, syncs, accesses), max_size=12)
 
-check = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+check = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 def run(program: list[Op], machine: Machine, memory: list[int] | None = None) -> None:

@@ -104,6 +104,7 @@ def test_a_missing_opening_hangs_and_says_how_far_the_replay_got(machine: Machin
     hang = machine.finish().findings[0]
     assert hang.kind == "hang"
     assert "main (replay 1 of g) waits for g.2 for ever" in hang.title
+    assert "; updates opened g.0 (test_tasks.py:" in hang.missing
     assert (
         "2 of the replay's 3 waits for gates were opened, 2 of its 3 tasks ran with an update" in hang.title
     )

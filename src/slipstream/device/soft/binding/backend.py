@@ -16,7 +16,11 @@ from torch._C import Generator
 from torch.utils import backend_registration
 from torch.utils._device import _device_constructors
 
-from slipstream.device.soft.binding import copies, factories
+from slipstream.device.soft.binding import (
+    autocast,
+    copies,
+    factories,  # noqa: F401 - it registers what becomes of factories
+)
 from slipstream.device.soft.binding.dispatch import dispatch
 from slipstream.device.soft.binding.patches import Patches, StandIn
 from slipstream.device.soft.binding.pinned import pin
@@ -85,13 +89,15 @@ def register(module: ModuleType) -> None:
     # Inside C++ these two are called where Python's hooks are off, and the fallback is out of reach.
     aten.impl("_copy_from", copies.copy_from, "PrivateUse1")
     aten.impl("_copy_from_and_resize", copies.copy_from_and_resize, "PrivateUse1")
-    _libraries.extend((every, aten))
+    _libraries.extend((every, aten, *autocast.register()))
 
 
 def patch(patches: Patches) -> None:
     """Give PyTorch what its Python backends cannot say: pinned memory and generators."""
     patches.set(torch.Tensor, "pin_memory", _pin_memory)
     patches.set(torch, "Generator", StandIn(Generator, _generator))
+    # A compiler would only see our wrappers. What it leaves as it is gives the same values.
+    patches.set(torch, "compile", _leave)
     # PyTorch remembers which functions `with torch.device(...)` is for; that must be the real ones.
     _device_constructors()
     for name in _FACTORIES:
@@ -100,6 +106,11 @@ def patch(patches: Patches) -> None:
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     return dispatch(op, args, kwargs)
+
+
+def _leave(model: Any = None, **_: Any) -> Any:
+    """Stand in for torch.compile: return the function as it is."""
+    return model if model is not None else lambda function: function
 
 
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -120,6 +131,3 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 def _generator(device: Any = "cpu") -> Generator:
     """Return a generator; one for "npu" is on the host, where its numbers are drawn."""
     return Generator(torch.device("cpu") if torch.device(device).type == "npu" else torch.device(device))
-
-
-_SPECIALS = (copies, factories)  # imported for what they register

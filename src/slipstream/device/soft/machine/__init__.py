@@ -1,7 +1,20 @@
-"""The software NPU's machine: streams, gates, graphs and hosts, who runs when, and what goes wrong.
+"""The software NPU's machine: streams, gates, graphs and hosts, who runs when, and what goes wrong. No torch here.
 
-No torch here. `Machine` is the device; a scheduler says which of the legal orders is run; `finish()` returns
-what was found. `explore` tries every order of a recorded program.
+    machine = Machine(Seeded(7))
+    plan, hidden = machine.stream("plan"), machine.buffer("hidden", 4096)
+    machine.kernel(0, "draft", writes=[Region(hidden, 0, 4096)])       # 0 is the default stream
+    machine.kernel(plan, "prepare", reads=[Region(hidden, 0, 4096)])   # nothing orders the two
+    print(machine.finish())     # a race, both lines, and `plan.wait_stream(default)`, which would mend it
+
+- Every call is one host call. A scheduler then lets commands run: in program order, at random by a seed, or in an
+  order that a report gave. `Machine(keep=True, executes=False)` only notes, and `explore(machine.program())` tries
+  every order that can differ.
+- What is ordered is known from vector clocks, so one order is enough to find every race of a program whose order
+  comes from events and synchronisation. Only gates make orders differ, and those are what `explore` tries.
+- What a device refuses is raised, with Ascend's code (`errors`). What it would silently get wrong is a `Finding`.
+
+What is modelled so, though the device may be laxer: two replays of one graph come one after the other; a read that
+an opening's wait protects is ordered after that opening only, not after one that was lost before it.
 """
 
 from slipstream.device.soft.machine import errors

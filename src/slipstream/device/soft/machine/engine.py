@@ -80,9 +80,11 @@ class Engine:
     def after_call(self) -> None:
         """Let the scheduler run what it likes before the host goes on."""
         if self.ready or self.choices is not None:
-            self.scheduler.after_call(self)
-            if self.choices is not None:
-                self.choices.append(HOST_GOES_ON)
+            try:
+                self.scheduler.after_call(self)
+            finally:  # a kernel may raise; the order has to be one that can be followed all the same
+                if self.choices is not None:
+                    self.choices.append(HOST_GOES_ON)
 
     def refresh(self, actor: Actor) -> None:
         """Find out whether the head of the actor's queue can run, and else who must tell when it can."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.device.soft.machine.commands import OPEN, TAKE, Actor, Command
 from slipstream.device.soft.machine.engine import Engine
@@ -42,6 +43,15 @@ class Exploration:
     def clean(self) -> bool:
         """Whether nothing was found, in whatever was tried."""
         return not self.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the exploration as plain JSON values."""
+        return {
+            "findings": [finding.as_dict() for finding in self.findings],
+            "orders": self.orders,
+            "pruned": self.pruned,
+            "complete": self.complete,
+        }
 
     def kinds(self) -> set[str]:
         """Return the kinds of the findings."""

@@ -30,7 +30,7 @@ class Finding:
         kind: one of `KINDS`.
         title: one line.
         streams: the streams (or hosts) that take part.
-        ops: their ops, in the order of issue.
+        ops: their ops, in the order of issue; then the replays that they belong to, if they were captured.
         buffer: the tensor, buffer or gate, if one is concerned.
         places: where each op was issued, as stacks of user code.
         missing: what would mend it, in words of the torch API.

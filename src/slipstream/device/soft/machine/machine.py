@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.device.soft.machine.findings import Report
+from slipstream.device.soft.machine.findings import Report, Schedule
 from slipstream.device.soft.machine.graph_calls import GraphCalls
 from slipstream.device.soft.machine.host_calls import HostCalls
 from slipstream.device.soft.machine.program import Program, settle
@@ -26,6 +26,11 @@ class Machine(StreamCalls, HostCalls, GraphCalls):
             and `program()` is what can be run. For programs whose host needs no values.
     """
 
+    @property
+    def schedule(self) -> Schedule:
+        """The order taken so far; `follow` takes it again."""
+        return self._engine.scheduler.schedule(self._engine)
+
     def finish(self) -> Report:
         """Run all that is left, and return the report."""
         engine = self._engine
@@ -35,7 +40,7 @@ class Machine(StreamCalls, HostCalls, GraphCalls):
         if blocked:
             self._reporter.hang(blocked, engine.actors, None)
         counts = settle(self._reporter, self._graphs)
-        return Report(tuple(self.findings), engine.ran, counts, engine.scheduler.schedule(engine))
+        return Report(tuple(self.findings), engine.ran, counts, self.schedule)
 
     def program(self) -> Program:
         """Return what was issued, to be run in other orders. The machine cannot be used any more.

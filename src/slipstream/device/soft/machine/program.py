@@ -157,7 +157,7 @@ def _find_mixed(reporter: Reporter, replay: Replay, unused: Sequence[tuple[Graph
     since = all_of_graph[replay.number - 2].index if replay.number > 1 else 0
     until = all_of_graph[replay.number].index if replay.number < len(all_of_graph) else None
     for graph, update in unused:
-        if graph is replay.graph or update.index < since:
+        if graph is replay.graph or len(graph.tasks) != replay.captured or update.index < since:
             continue
         if until is None or update.index < until:
             reporter.update_mixed(replay, graph, update)

@@ -187,6 +187,10 @@ def _finding(
     for command in commands:
         ops.append(command.op + f" on {_who(command)}")
         places.append(command.place)
+    for replay in dict.fromkeys(command.replay for command in commands):
+        if replay is not None:
+            ops.append(f"replay {replay.number} of {replay.graph.name} on {replay.actor.name}")
+            places.append(replay.place)
     return Finding(kind, title, streams, tuple(ops), buffer, tuple(places), missing, tuple(order))
 
 
@@ -322,6 +326,15 @@ def _clobbered(hit: Hit) -> Finding:
     return _finding("lifetime", title, [one, two], old, missing, order)
 
 
+def _opener(root: Command) -> Command | None:
+    """Who opened this gate before, or else another gate of the same graph: it could open this one."""
+    assert root.gate is not None
+    if root.gate.opened_by is not None:
+        return root.gate.opened_by
+    nodes = root.replay.graph.nodes if root.replay is not None else ()
+    return next((node.gate.opened_by for node in nodes if node.gate and node.gate.opened_by), None)
+
+
 def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Finding:
     commands = [root]
     if root.kind == COLLECTIVE:
@@ -347,6 +360,11 @@ def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Findi
     else:
         why = "nobody has opened it for this wait, and nobody will"
         missing = f"`{gate.name}.record(stream)` once for each wait; this one is issued at {_at(root)}"
+        opener = _opener(root)
+        if opener is not None and opener.gate is not None:
+            missing += (
+                f"; {opener.actor.name} opened {opener.gate.name} ({_at(opener)}), and could open this one"
+            )
     title = f"{_who(root)} waits for {gate.name} for ever: {why}"
     replay = root.replay
     if replay is not None:

@@ -146,9 +146,11 @@ class Replayed(Scheduler):
         self._at = 0
 
     def after_call(self, engine: Engine) -> None:
-        while self._at < len(self._choices) and self._choices[self._at] >= 0:
-            self._run(engine)
-        self._at += 1
+        try:
+            while self._at < len(self._choices) and self._choices[self._at] >= 0:
+                self._run(engine)
+        finally:
+            self._at += 1
 
     def while_blocked(self, engine: Engine) -> None:
         if self._at >= len(self._choices):
