@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,15 +77,6 @@ class TestRun:
         small.buffer.copy_(torch.arange(8.0))
         assert small.run(3).tolist() == [1, 2, 3, 4]
         assert small.calls == []
-
-    @pytest.mark.parametrize("asynchronous", [False, True])
-    def test_a_run_is_timed_where_the_call_is_the_work(self, asynchronous: bool) -> None:
-        small = Small()
-        small.runner.device.caps = replace(small.runner.device.caps, asynchronous=asynchronous)
-        small.runner.capture({"verify": (1,)}, small.main)
-        captures = len(small.observed)
-        small.run(3)
-        assert len(small.observed) - captures == (0 if asynchronous else 1)
 
     def test_an_eager_run_has_no_padding_and_says_why(self) -> None:
         small = Small()
@@ -182,6 +173,7 @@ class TestAFailedCapture:
 
         monkeypatch.setattr("slipstream.engine.core.verify_phase", wide_reads)
         monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
+        monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
         engine = tiny.engine(draft="ngram", buckets=(1,))
         prompt = tiny.prompts()[3]
         assert answers(engine, [prompt], greedy(16)) == [tiny.plain("f32", prompt, 16)]

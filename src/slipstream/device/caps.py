@@ -17,7 +17,6 @@ class Caps:
         row_invariant: formats in which a row's result never depends on the rows beside it.
         default_threads: CPU threads that this process may use.
         native_isa: instruction set of the native kernels, or None where there are none.
-        asynchronous: whether a call returns before its work is done, so that the host's clock says nothing of it.
     """
 
     device: str
@@ -27,4 +26,3 @@ class Caps:
     row_invariant: tuple[str, ...]
     default_threads: int
     native_isa: str | None = None
-    asynchronous: bool = False

@@ -55,7 +55,6 @@ class NpuDevice(TorchDevice):
             row_invariant=(),
             # The host only launches.
             default_threads=1,
-            asynchronous=True,
         )
         self.entered: list[TorchStream] = []
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream import ops
 from slipstream.config import SamplingParams
 from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk, use_kernels
 from slipstream.engine.drafting import Drafting, Drafts
@@ -19,8 +20,9 @@ from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
 from slipstream.plan import check_sampling
-from slipstream.speculative.lag import LIMIT, HeadLag
-from slipstream.speculative.round import Batch, RoundResult, confidences, run_round
+from slipstream.speculative.keeper import Stance
+from slipstream.speculative.lag import HeadLag
+from slipstream.speculative.round import Batch, RoundResult, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
 
@@ -96,8 +98,7 @@ class Engine:
         # Only where rounds may do without the head does it fall behind.
         self._lag: HeadLag | None = None
         if core.head is not None and plan.draft == "auto":
-            with core.main:
-                self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
+            self._lag = HeadLag(plan.max_requests)
         self._generators: dict[int, torch.Generator] = {}
 
     def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
@@ -237,18 +238,17 @@ class Engine:
             last_BH = head_RH[-1:]
             logits_BN = core.head.logits(last_BH)
             candidate_B = core.head.tokens(logits_BN)
-            self._drafting.note_confidence(request.request_id, confidences(logits_BN)[0])
+            self._drafting.note_confidence(request.request_id, ops.top_share(logits_BN).item())
             slot_B = torch.tensor([request.slot], device=place)
             self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
 
     def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
         core, recorder = self.core, self.core.recorder
         with recorder.slice(names.HOST, names.SCHEDULE):
-            behind = any(self._behind(request) for request in requests)
-            rate = self._drafting.rate_with_head(requests, behind=behind)
-        self._catch_up(requests, 0 if rate is not None else LIMIT - core.plan.width)
+            stance = self._drafting.decide_heads(requests, [self._behind(request) for request in requests])
+        catch_up_ns = self._mind_heads(requests, stance)
         with recorder.slice(names.HOST, names.SCHEDULE):
-            drafts = self._drafting.choose(requests, rate)
+            drafts = self._drafting.choose(requests, stance.rate)
             self._fill(requests, drafts)
             chooser = self._chooser(requests, drafts.width)
             batch = Batch(len(requests), drafts.width, drafts.head, drafts.extend, drafts.mixed, chooser)
@@ -262,11 +262,11 @@ class Engine:
         if not drafts.extend:
             self._leave_behind(requests, drafts.width, settled, result)
         with recorder.slice(names.HOST, names.PUBLISH):
-            self._drafting.learn(requests, drafts, settled)
-            if self._lag is not None and result.draft_logits_BN is not None:
-                sure = confidences(result.draft_logits_BN[: len(requests)])
-                for request, confidence in zip(requests, sure, strict=True):
-                    self._drafting.note_confidence(request.request_id, confidence)
+            sure = self._confidences(requests, result)
+            time_ns = time.perf_counter_ns() - started - catch_up_ns
+            self._drafting.settle(requests, drafts, settled, time_ns)
+            for request, confidence in sure:
+                self._drafting.note_confidence(request.request_id, confidence)
             outputs = []
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 sampled = request.request_id in self._generators
@@ -279,28 +279,43 @@ class Engine:
         self.stats.round_ns += time.perf_counter_ns() - started
         return outputs
 
-    def _behind(self, request: Request) -> int:
-        """Return how many positions the head of a request has not seen."""
-        return self._lag.count(request.slot) if self._lag is not None else 0
+    def _behind(self, request: Request) -> int | None:
+        """Return how many positions the head of a request has not seen; None where it has lost the thread."""
+        if self._lag is None:
+            return 0
+        return None if self._lag.lost(request.slot) else self._lag.count(request.slot)
+
+    def _confidences(self, requests: list[Request], result: RoundResult) -> list[tuple[Request, float]]:
+        """Return how sure the heads that have seen the whole text are of their next first draft."""
+        if self._lag is None or result.sure_B is None:
+            return []
+        sure = result.sure_B.tolist()  # the shape's; padding behind the batch's own
+        return [each for each in zip(requests, sure, strict=False) if not self._lag.lost(each[0].slot)]
 
     def _leave_behind(
         self, requests: list[Request], width: int, settled: list[list[int]], result: RoundResult
     ) -> None:
-        """Keep what the head would have read in a round that did without it."""
+        """Keep what the heads would have read in a round that did without them."""
         if self._lag is not None:
-            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
+            slots, counts = [request.slot for request in requests], [len(tokens) for tokens in settled]
+            self._lag.keep(slots, counts, width, result.hidden_RH)
 
-    def _catch_up(self, requests: list[Request], room: int) -> None:
-        """Bring the heads up to date that are more than `room` positions behind."""
-        for request in requests:
-            if self._behind(request) > room:
-                started = time.perf_counter_ns()
-                self._catch_up_one(request)
-                time_ns = time.perf_counter_ns() - started
-                self.stats.catch_ups += 1
-                self.stats.catch_up_ns += time_ns
-                self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
+    def _mind_heads(self, requests: list[Request], stance: Stance) -> int:
+        """Bring heads up to date or let them lose the thread; return the time that it took."""
+        total_ns = 0
+        for row in stance.catch_up:
+            started, count = time.perf_counter_ns(), self._behind(requests[row]) or 0
+            self._catch_up_one(requests[row])
+            time_ns = time.perf_counter_ns() - started
+            total_ns += time_ns
+            self._drafting.settle_catch_up(requests, row, count, time_ns)
+            self.stats.catch_ups += 1
+            self.stats.catch_up_ns += time_ns
+            self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
+        for row in stance.lose:
+            if self._lag is not None:
+                self._lag.lose(requests[row].slot)
+        return total_ns
 
     @torch.inference_mode()
     def _catch_up_one(self, request: Request) -> None:
@@ -316,7 +331,7 @@ class Engine:
         lag.clear(request.slot)
         # The last row's candidate is what the head drafts next; those before it are compared.
         logits_RN = core.head.logits(head_RH[-SCORED_ROWS - 1 :])
-        guesses, sure = core.head.tokens(logits_RN), confidences(logits_RN)
+        guesses, sure = core.head.tokens(logits_RN), ops.top_share(logits_RN).tolist()
         known = next_ids[count - len(sure) + 1 :]
         for guess, confidence, token in zip(guesses[:-1].tolist(), sure[:-1], known, strict=True):
             self._drafting.judge(request.request_id, confidence, held=guess == token)
