@@ -1,4 +1,4 @@
-"""The command line: `slipstream run | bench | train | models | plan | env`.
+"""The command line: `slipstream run | check | bench | train | models | plan | env`.
 
 Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
 wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
@@ -17,7 +17,14 @@ import msgspec
 from cyclopts import App, CycloptsError
 
 from slipstream import __version__
-from slipstream.cli_options import EngineOptions, ForwardOptions, SamplingOptions, TrainOptions, numbers
+from slipstream.cli_options import (
+    CheckOptions,
+    EngineOptions,
+    ForwardOptions,
+    SamplingOptions,
+    TrainOptions,
+    numbers,
+)
 from slipstream.errors import SlipstreamError, UsageError
 
 DEFAULT_MODEL = "smollm2"
@@ -38,6 +45,7 @@ app.command(train_app)
 app.command(models_app)
 
 
+_CHECK = CheckOptions()
 _ENGINE = EngineOptions()
 _FORWARD = ForwardOptions()
 _SAMPLING = SamplingOptions()
@@ -126,6 +134,37 @@ def env(*, json: bool = False) -> int:
         for name, value in facts.items():
             print(f"{name:<18} {value}")
     return 0
+
+
+@app.command
+def check(
+    file: str | None = None,
+    *arguments: str,
+    json: bool = False,
+    options: CheckOptions = _CHECK,
+) -> int:
+    """Run a torch_npu program on a model of the NPU, in many legal orders, and name its races and hangs.
+
+    The program needs no change, no NPU and no torch_npu. Exit code 1 says that something was found, 2 that the
+    program could not be checked.
+
+    Args:
+        file: The program, a Python file.
+        arguments: Of the program, after --.
+        json: Print one JSON document instead of the report.
+        options: How it is checked.
+    """
+    from slipstream.check.command import refusal, run_check
+
+    report = run_check(options.request(file, arguments))
+    error = refusal(report)
+    if json:
+        _print_json(report.data() if error is None else {**report.data(), "error": str(error)})
+    elif error is None or report.findings:
+        print(report.text())
+    if error is not None:
+        raise error
+    return report.exit_code
 
 
 @bench_app.command

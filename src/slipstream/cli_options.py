@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from slipstream.check.request import DEFAULT_SCHEDULES, DEFAULT_TIMEOUT, CheckRequest
 from slipstream.config import DEFAULT_BUCKETS, EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.errors import UsageError
 
@@ -166,6 +167,38 @@ class TrainOptions:
     evaluate_minutes: float = 15.0
     seed: int = 0
     threads: int | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Check.
+
+    Attributes:
+        schedules: Random orders, beside the program's own.
+        seed: The first of them; the others follow.
+        exhaustive: Try every order of what the program issued, up to so many; 0 tries none.
+        timeout: Seconds that one schedule may take.
+        round: Check Slipstream's own round on a tiny model instead of a file.
+    """
+
+    schedules: int = DEFAULT_SCHEDULES
+    seed: int = 0
+    exhaustive: int = 0
+    timeout: float = DEFAULT_TIMEOUT
+    round: Annotated[bool, Parameter(negative=())] = False
+
+    def request(self, file: str | None, arguments: tuple[str, ...]) -> CheckRequest:
+        """Return what was asked.
+
+        Raises:
+            UsageError: neither a file nor the round was named, or both.
+        """
+        if (file is None) != self.round:
+            raise UsageError(
+                "name the program, as in `slipstream check train.py`, or --round: one of the two."
+            )
+        return CheckRequest(file, arguments, self.schedules, self.seed, self.exhaustive, self.timeout)
 
 
 def numbers(what: str, text: str) -> tuple[int, ...]:

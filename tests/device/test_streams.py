@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+from contextlib import nullcontext
+
 import pytest
+import torch
 
 from slipstream.config import DEVICES
+from slipstream.device import soft
 from slipstream.device.api import Device
 from slipstream.device.registry import open_device
-from slipstream.errors import HangError, UnknownNameError
+from slipstream.errors import DeviceError, HangError, UnknownNameError
 
 
 @pytest.fixture
@@ -81,7 +86,13 @@ class TestGates:
 class TestRegistry:
     @pytest.mark.parametrize("name", DEVICES)
     def test_every_configured_device_opens(self, name: str) -> None:
+        with soft.installed() if name == "npu" else nullcontext():
+            self._opens(name)
+
+    @staticmethod
+    def _opens(name: str) -> None:
         device = open_device(name)
+        _ = torch.zeros(8, device=device.torch_device)
         assert (device.name, device.caps.device) == (name, name)
         assert device.caps.default_threads >= 1
         assert device.memory_bytes() > 0
@@ -89,3 +100,8 @@ class TestRegistry:
     def test_an_unknown_name_gets_the_nearest(self) -> None:
         with pytest.raises(UnknownNameError, match=r"unknown device 'cpuu'. Did you mean 'cpu'\?"):
             open_device("cpuu")
+
+    @pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="torch_npu is installed")
+    def test_npu_without_torch_npu_says_what_to_do(self) -> None:
+        with pytest.raises(DeviceError, match=r"needs torch_npu.*software NPU: `slipstream check`"):
+            open_device("npu")

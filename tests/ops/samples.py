@@ -22,6 +22,7 @@ TORCH_ONLY = {
     "linear_int4pack",
     "linear_int8pack",
     "score_exactly",
+    "whole_kv_index",
     "widen",
 }
 
@@ -165,6 +166,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "stack_columns": lambda: [([ints(ROWS), ints(ROWS)],)],
     "top_share": lambda: [(torch.randn(ROWS, 50),)],
     "verify_rows": lambda: [verify_rows()],
+    "whole_kv_index": lambda: [(*attention(width)[2:], PAGE_SIZE, 2, 64) for width in (1, 3)],
     "widen": lambda: [(torch.randn(ROWS, 5).bfloat16(),), (torch.randn(ROWS, 5),)],
 }
 

@@ -13,6 +13,7 @@ SOURCE = Path(slipstream.__file__).parent
 
 #: Used by tools that must start fast and run where torch is not installed.
 PURE = [
+    "check.command",
     "config",
     "doctor",
     "errors",

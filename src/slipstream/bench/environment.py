@@ -10,7 +10,7 @@ import torch
 
 from slipstream.config import DEVICES
 from slipstream.device.registry import open_device
-from slipstream.errors import ModelNotFoundError
+from slipstream.errors import DeviceError, ModelNotFoundError
 from slipstream.model.catalog import CATALOG, resolve_model
 
 _PACKAGES = ("slipstream", "torch", "numpy", "tokenizers", "safetensors")
@@ -28,7 +28,11 @@ def environment() -> dict[str, str]:
     facts["cpu kernels"] = torch.backends.cpu.get_cpu_capability()
     facts["memory"] = _memory()
     for name in DEVICES:
-        caps = open_device(name).caps
+        try:
+            caps = open_device(name).caps
+        except DeviceError:
+            facts[f"device {name}"] = "not present"
+            continue
         facts[f"device {name}"] = (
             f"dtypes {','.join(caps.dtypes)}; graphs {','.join(caps.graph_modes)}; "
             f"{caps.default_threads} threads"

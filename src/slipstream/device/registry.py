@@ -12,9 +12,14 @@ def open_device(name: str) -> Device:
 
     Raises:
         UnknownNameError: there is none by that name.
+        DeviceError: it is not on this machine.
     """
     if name == "cpu":
         from slipstream.device.cpu import CpuDevice
 
         return CpuDevice()
+    if name == "npu":
+        from slipstream.device.npu import NpuDevice
+
+        return NpuDevice()
     raise UnknownNameError("device", name, DEVICES)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream import ops
 from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
@@ -57,8 +56,22 @@ def use_kernels(plan: EnginePlan) -> None:
 def build_core(
     plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder | None = None
 ) -> EngineCore:
-    """Allocate caches and static buffers, and capture the graphs."""
-    recorder = recorder or NullRecorder()
+    """Allocate caches and static buffers, and capture the graphs.
+
+    All of it on the main stream, which first waits for the current one: there the weights were loaded.
+    """
+    main = device.stream("main")
+    main.wait_stream(device.current_stream())
+    with main:
+        core = _build_core(plan, device, target, head, recorder or NullRecorder(), main)
+    # From here on the host writes the mirrors that the first upload reads.
+    device.synchronize()
+    return core
+
+
+def _build_core(
+    plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder, main: Stream
+) -> EngineCore:
     config = target.config
     place = device.torch_device
     shape = (
@@ -91,8 +104,9 @@ def build_core(
     runner = GraphRunner(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
-    main, plan_stream = device.stream("main"), device.stream("plan")
-    _zero_planned(buffers)
+    plan_stream = device.stream("plan")
+    if plan.check:
+        _zero_planned(buffers)
     runner.capture(widths, main)
     parts = RoundParts(
         main=main,
@@ -120,7 +134,7 @@ def build_core(
 
 
 def _zero_planned(buffers: StepBuffers) -> None:
-    """Give the captures safe inputs: token 0 at position 0 of the scratch page."""
+    """Give the captures safe inputs again, where the upload has poisoned them: token 0 of the scratch page."""
     for name in buffers.names():
         if name not in buffers.host:
             buffers.view(name, buffers.rows(name)).zero_()
@@ -142,9 +156,10 @@ def chunk_rows(
     core: EngineCore, count: int, start: int, pages: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return positions [R], KV slots [R] and pages [1, P] of a chunk of one request."""
-    place = core.device.torch_device
+    place, size = core.device.torch_device, core.plan.page_size
     padded = pages + [0] * (core.plan.pages_per_request - len(pages))
-    pages_BP = torch.tensor([padded], device=place)
-    positions_R = torch.arange(start, start + count, device=place)
-    slots_R = ops.slots_of(pages_BP, positions_R.unsqueeze(0), core.plan.page_size).squeeze(0)
-    return positions_R, slots_R, pages_BP
+    positions = range(start, start + count)
+    slots = [padded[position // size] * size + position % size for position in positions]
+    # The host knows all of it: two copies, where arithmetic on the device would be six kernels.
+    positions_R, slots_R = torch.tensor([[*positions], slots], device=place).unbind()
+    return positions_R, slots_R, torch.tensor([padded], device=place)

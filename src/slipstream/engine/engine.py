@@ -85,9 +85,9 @@ class Engine:
         )
         self._eos_ids = eos_ids
         self._text_stream = text_stream
-        self._state = RoundState.empty(
-            plan.max_requests, core.target.config.hidden_size, core.device.torch_device
-        )
+        hidden_size = core.target.config.hidden_size
+        with core.main:
+            self._state = RoundState.empty(plan.max_requests, hidden_size, core.device.torch_device)
         # Rows of the mirrors that an earlier batch wrote: all of them before the first.
         self._filled_rows = core.buffers.rows("slots")
         self._mirrors = {name: mirror.numpy() for name, mirror in core.buffers.host.items()}
@@ -149,6 +149,10 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """Run one step and return what it gave."""
         use_kernels(self.core.plan)
+        with self.core.main:  # whatever the host reads or writes on the device, in this stream's order
+            return self._step()
+
+    def _step(self) -> list[StepOutput]:
         self.scheduler.admit()
         outputs: list[StepOutput] = []
         request = self.scheduler.next_prefill()
@@ -166,8 +170,7 @@ class Engine:
         core, ids = self.core, request.prefill_ids
         pages = request.pages.pages if request.pages else []
         start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
-        with core.main:
-            hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
+        hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
         if self.observer is not None:
             self.observer(request.request_id, start, hidden_RH)
         request.computed = end
@@ -213,11 +216,10 @@ class Engine:
         request.phase = Phase.DECODE
         request.committed = request.computed
         place = self.core.device.torch_device
-        self._state = self._state.put(
-            torch.tensor([request.slot], device=place),
-            lengths_M=torch.tensor([request.committed], device=place),
-            bonus_M=torch.tensor([token], device=place),
-        )
+        slot_B, length_B, bonus_B = torch.tensor(
+            [[request.slot], [request.committed], [token]], device=place
+        ).unbind()
+        self._state = self._state.put(slot_B, lengths_M=length_B, bonus_M=bonus_B)
         if self._lag is not None:
             self._lag.clear(request.slot)
 
@@ -303,8 +305,7 @@ class Engine:
         total_ns = 0
         for row in stance.catch_up:
             started, count = time.perf_counter_ns(), self._behind(requests[row]) or 0
-            with self.core.main:
-                self._catch_up_one(requests[row])
+            self._catch_up_one(requests[row])
             time_ns = time.perf_counter_ns() - started
             total_ns += time_ns
             self._drafting.settle_catch_up(requests, row, count, time_ns)

@@ -59,7 +59,7 @@ class StepBuffers:
         uploaded = [spec for spec in specs if spec.uploaded]
         total = sum(torch.Size(spec.shape).numel() for spec in uploaded)
         # One flat pair, so that a round needs one copy however many buffers there are.
-        self._host_flat = torch.zeros(total, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._host_flat = torch.zeros(total, dtype=torch.int64, pin_memory=device.type != "cpu")
         self._device_flat = torch.zeros(total, dtype=torch.int64, device=device)
         start = 0
         for spec in uploaded:
@@ -74,7 +74,11 @@ class StepBuffers:
         self._planned = [spec.name for spec in specs if not spec.uploaded]
 
     def upload(self) -> None:
-        """Copy the host mirrors to the device; in checking mode, first poison what plans must write."""
+        """Copy the host mirrors to the device; in checking mode, first poison what plans must write.
+
+        The host goes on while the copy runs: it may write the mirrors again once it has waited for anything that
+        the stream was given later, as for a round's tokens.
+        """
         if self.check:
             for name in self._planned:
                 buffer = self._buffers[name]

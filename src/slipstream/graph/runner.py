@@ -80,11 +80,14 @@ class GraphRunner:
         self.stats.captures += 1
         captured = time.perf_counter_ns()
         self.stats.capture_ns += captured - started
-        self._observe(key, self._cost_ns(graph))
+        with stream:
+            cost_ns = self._cost_ns(graph)
+        self._observe(key, cost_ns)
 
     def _cost_ns(self, graph: Graph) -> int:
         """Return the best of three replays: the shape's cost before the first request needs it."""
         times = []
+        self.device.synchronize()
         for _ in range(3):
             started = time.perf_counter_ns()
             graph.replay()

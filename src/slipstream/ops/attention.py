@@ -105,14 +105,18 @@ def attention_context(
     """Return what `paged_attention` reads once for all layers."""
     if library.active() and head_dim % _VECTOR == 0:
         return Context()
-    return Context(*kv_index(pages_BP, positions_R, page_size, group))
+    if pages_BP.device.type == "cpu":
+        return Context(*kv_index(pages_BP, positions_R, page_size, group))
+    # No host read, and a shape that is known at once: all positions of the page tables.
+    length = pages_BP.shape[1] * page_size
+    return Context(*whole_kv_index(pages_BP, positions_R, page_size, group, length))
 
 
 @op
 def kv_index(
     pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which slots each request's rows read, and which of them each row may see.
+    """Return which slots each request's rows read, and which of them each row may see; on a CPU.
 
     Args:
         pages_BP: int64 page numbers of each request, scratch page 0 behind the last.
@@ -124,12 +128,9 @@ def kv_index(
         slots [B x L] int64 and mask [B, 1, max(width, 2) x group, L] float32 of 0 and -inf. L covers the
         longest context, rounded up to a multiple of 64.
     """
-    if pages_BP.device.type == "cpu":
-        # The host may look: the op hides it, and a short context costs little.
-        length = (int(positions_R.max()) // _CONTEXT_STEP + 1) * _CONTEXT_STEP
-    else:
-        length = pages_BP.shape[1] * page_size
-    return _index(pages_BP, positions_R, page_size, group, length)
+    # On a CPU the host may look: the op hides it from a capture, and a short context costs little.
+    length = (int(positions_R.max()) // _CONTEXT_STEP + 1) * _CONTEXT_STEP
+    return whole_kv_index.definition(pages_BP, positions_R, page_size, group, length)
 
 
 def _fake_kv_index(
@@ -145,7 +146,8 @@ def _fake_kv_index(
 kv_index.fake = _fake_kv_index
 
 
-def _index(
+@op
+def whole_kv_index(
     pages_BP: torch.Tensor, positions_R: torch.Tensor, page_size: int, group: int, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`kv_index` over the first `length` positions."""
@@ -199,7 +201,9 @@ def paged_attention(
         return native.fill(out, node(Kernel.ATTENTION, tensors, sizes))
     if context_slots is None or context_mask is None:
         length = pages_BP.shape[1] * page_size
-        context_slots, context_mask = _index(pages_BP, positions_R, page_size, group, length)
+        context_slots, context_mask = whole_kv_index.definition(
+            pages_BP, positions_R, page_size, group, length
+        )
     num_requests, _, mask_rows, length = context_mask.shape
     width = num_rows // num_requests
     query = query_RQD.view(num_requests, width, num_kv_heads, group, head_dim)

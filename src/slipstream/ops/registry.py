@@ -126,11 +126,13 @@ class Op(Generic[Params, Result]):
         return self.overload(*args, **kwargs)
 
     def direct(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        """Run without PyTorch's dispatcher, unless a capture has to see the call.
+        """Run without PyTorch's dispatcher, unless a capture has to see the call or there is no native kernel.
 
         For the few calls between two replays: 84 MB of weights later the dispatcher's code is in no cache.
         """
-        return self.run(*args, **kwargs) if active_tape() is None else self.overload(*args, **kwargs)
+        if library.setting.native and active_tape() is None:
+            return self.run(*args, **kwargs)
+        return self.overload(*args, **kwargs)
 
     def record(self, *args: Params.args, **kwargs: Params.kwargs) -> tuple[Result, Lowered | None]:
         """Run as `run` does; return the result and its native form, None where the definition ran."""

@@ -78,12 +78,14 @@ class RoundResult:
     """What a round leaves: the next state, and what it settled, still on the device.
 
     Attributes:
+        main: the stream that settles it.
         hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
             writes over them.
         sure_B: float32, how sure the head is of the next round's first draft: its share of the softmax. None
             where it did not extend. Valid as long.
     """
 
+    main: Stream
     state: RoundState
     accepted: Accepted
     num_requests: int
@@ -92,7 +94,8 @@ class RoundResult:
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
-        advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
+        with self.main:
+            advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
         return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
 
 
@@ -137,7 +140,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
         accepted, committed = accept_greedy(state, slots_B, drafts_BS, target_BW)
 
     if not batch.extend:
-        return RoundResult(committed, accepted, num_requests, verified.hidden_RH)
+        return RoundResult(main, committed, accepted, num_requests, verified.hidden_RH)
 
     _wait(parts, plan, main, "accept")
     with plan, parts.recorder.slice(names.PLAN, names.EXTEND_PLAN_B):
@@ -148,7 +151,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     candidate_B, hidden_BH, sure_B = runner.run(extend_as, num_requests, main)
     with main:
         next_state = committed.put_drafts(slots_B, candidate_B[:num_requests], hidden_BH[:num_requests])
-    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, sure_B)
+    return RoundResult(main, next_state, accepted, num_requests, verified.hidden_RH, sure_B)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:

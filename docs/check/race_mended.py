@@ -1,0 +1,15 @@
+import torch
+
+main = torch.npu.current_stream()
+plan = torch.npu.Stream()
+rows = torch.arange(8, device="npu")
+lengths = torch.zeros(8, dtype=torch.int64, device="npu")
+torch.npu.synchronize()
+
+for _ in range(3):
+    plan.wait_stream(main)  # the forward before has read what the plan is about to write
+    with torch.npu.stream(plan):
+        lengths.add_(1)
+    main.wait_stream(plan)  # the plan has written what the forward is about to read
+    total = (rows * lengths).sum()
+print("total", total.item())
