@@ -9,7 +9,7 @@ from typing import Any
 
 from slipstream.check.outcome import Outcome
 
-_REPLAY = re.compile(r"replay \d+")
+_NUMBER = re.compile(r"(?<=replay) \d+| #\d+")
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Findings:
 
 def _key(finding: Mapping[str, Any]) -> tuple[object, ...]:
     # Of an op only what it is: which stream or replay it ran in is another in every round of a loop.
-    ops = tuple(_REPLAY.sub("replay", op.split(" on ", 1)[0]) for op in finding["ops"])
+    ops = tuple(_NUMBER.sub("", op.split(" on ", 1)[0]) for op in finding["ops"])
     stacks = tuple(tuple(stack) for stack in finding["stacks"])
     if finding["kind"] == "hang":
         # The rest is who waits besides, which differs by where the host stood.

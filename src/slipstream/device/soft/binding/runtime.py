@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -64,6 +65,7 @@ class Runtime:
         self.memories = [Memory(machine, memory_bytes) for _ in range(num_devices)]
         self.random = [RandomState() for _ in range(num_devices)]
         self.captures: dict[Graph, Capture] = {}
+        self.times_named: Counter[str] = Counter()
         self._pools = 0
         self._kept: dict[tuple[int, str], Any] = {}
         self._defaults: dict[tuple[int, int], int] = {}

@@ -24,7 +24,7 @@ class NPUGraph:
     def __init__(self) -> None:
         self.graph_dispatch_mode = GraphDispatchMode()
         self.auto_dispatch_capture = False
-        self._graph: Graph = active().machine.graph(f"graph made at {streams.caller()}")
+        self._graph: Graph = active().machine.graph(streams.named("graph"))
         self._capture: Capture | None = None
         self._pool: PoolId | None = None
         self._stream = -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 from typing import Any
 
@@ -94,7 +95,7 @@ def _stream_id(given: dict[str, Any], kind: str) -> tuple[int, int]:
     runtime = active()
     if "stream_id" in given:
         return given["stream_id"], given.get("device_index", runtime.device)
-    return runtime.new_stream(runtime.device, f"{kind} made at {caller()}"), runtime.device
+    return runtime.new_stream(runtime.device, named(kind)), runtime.device
 
 
 class Stream(_StreamBase):
@@ -193,7 +194,7 @@ class ExternalEvent(_EventBase):
 
     def __new__(cls) -> Any:
         made = super().__new__(cls)
-        made._gate, made._waited = active().machine.gate(f"external event made at {caller()}"), False
+        made._gate, made._waited = active().machine.gate(named("external event")), False
         return made
 
     def record(self, stream: Any = None) -> None:
@@ -288,6 +289,23 @@ def synchronize(device: Any = None) -> None:
 
 def _id_of(stream: Any) -> int:
     return int(active().current_stream() if stream is None else stream.stream_id)
+
+
+#: A line that gives something new a name: `plan = torch.npu.Stream()`, `self.graph: Graph = NPUGraph()`.
+_NAMING = re.compile(r"([A-Za-z_][\w.]*)\s*(?::[^=]+)?=\s*[\w.]*\(")
+
+
+def named(kind: str) -> str:
+    """Return how findings call what the user's code makes here: by its variable, else by its line.
+
+    What one line makes again and again is numbered from the second on.
+    """
+    place = here()
+    naming = _NAMING.match(place.source)
+    name, rest = (naming[1], f" ({place.where})") if naming else (kind, f" made at {place.where}")
+    times = active().times_named
+    times[name + rest] += 1
+    return name + (f" #{times[name + rest]}" if times[name + rest] > 1 else "") + rest
 
 
 def caller() -> str:

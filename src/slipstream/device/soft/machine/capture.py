@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.device.soft.machine import errors
 from slipstream.device.soft.machine.commands import Actor, Command, Event, Node
 from slipstream.device.soft.machine.graphs import Capture, Graph, Task
-from slipstream.device.soft.machine.places import Place
+from slipstream.device.soft.machine.places import Place, called
 
 if TYPE_CHECKING:
     from slipstream.device.soft.machine.core import Core
@@ -117,7 +117,7 @@ class Captures:
             side, fork = capture.actors[unjoined[0]], capture.forks[unjoined[0]]
             raise errors.UnjoinedStream(
                 f"{side.name} joined the capture of {graph.name} at {fork.where} and isn't joined back; "
-                f"`{capture.origin.name}.wait_stream({side.name})` before the capture ends"
+                f"`{called(capture.origin.name)}.wait_stream({called(side.name)})` before the capture ends"
             )
         graph.state = "captured"
         graph.sides = [

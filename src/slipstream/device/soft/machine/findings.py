@@ -21,6 +21,9 @@ KINDS = (
     "reset-running",
 )
 
+#: What tells apart the replays of a graph, and what one line made again and again.
+_NUMBER = re.compile(r"(?<=replay) \d+| #\d+")
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -56,8 +59,8 @@ class Finding:
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two findings the same one, of one run or of several: their kind and where they come from."""
-        ops = tuple(re.sub(r"replay \d+ of", "replay of", op) for op in self.ops)
-        return (self.kind, ops, self.streams, tuple(id(place) for place in self.places))
+        ops, streams = (tuple(_NUMBER.sub("", text) for text in texts) for texts in (self.ops, self.streams))
+        return (self.kind, ops, streams, tuple(id(place) for place in self.places))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain JSON values."""

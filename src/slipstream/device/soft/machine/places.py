@@ -38,6 +38,14 @@ class Place:
         code, last = self.frames[0]
         return f"{os.path.basename(code.co_filename)}:{_line(code, last)}"
 
+    @property
+    def source(self) -> str:
+        """The innermost line's text, or nothing where it cannot be had."""
+        if not self.frames:
+            return ""
+        code, last = self.frames[0]
+        return linecache.getline(code.co_filename, _line(code, last)).strip()
+
     def lines(self) -> list[str]:
         """Return the stack, one text a frame, innermost first."""
         texts = []
@@ -52,6 +60,11 @@ class Place:
 
 
 NOWHERE = Place(())
+
+
+def called(name: str) -> str:
+    """Return how code calls what has this name in findings: of "plan (race.py:4)" the variable."""
+    return name.partition(" (")[0]
 
 
 def skip(part: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipstream.device.soft.machine.commands import COLLECTIVE, HOST, OPEN, TAKE, UPDATE, Actor, Command, Gate
 from slipstream.device.soft.machine.findings import Finding
 from slipstream.device.soft.machine.history import COMMAND, REGION, Access, Hit
-from slipstream.device.soft.machine.places import Place
+from slipstream.device.soft.machine.places import Place, called
 from slipstream.device.soft.machine.regions import Region, name_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Reporter:
             before = f"the wait at {_at(taken)} on {_who(taken)}"
         missing = (
             f"let the second opening come after {before}: record an event behind that wait and "
-            f"`event.wait({command.actor.name})`, or synchronise the waiting stream on the host, before "
+            f"`event.wait({called(command.actor.name)})`, or synchronise the waiting stream on the host, before "
             f"{_at(command)}"
         )
         self.add(_finding("lost-opening", title, [former, command], gate.name, missing, order))
@@ -168,7 +168,7 @@ class Reporter:
     def reset_running(self, graph: Graph, replay: Replay, place: Place) -> None:
         """Report a reset that doesn't come after the last replay."""
         title = f"{graph.name} is reset while its replay may be running"
-        missing = f"`{replay.actor.name}.synchronize()` before the reset at {place.where}"
+        missing = f"`{called(replay.actor.name)}.synchronize()` before the reset at {place.where}"
         order = (
             f"{replay.actor.name} replays {graph.name} ({replay.place.where})",
             f"the host resets it ({place.where})",
@@ -267,7 +267,7 @@ def _kind_of(
     if first[REGION].owner and second[REGION].owner and first[REGION].owner != second[REGION].owner:
         old, new = name_of(first[REGION]), name_of(second[REGION])
         title = f"memory of {old} was given to {new} while it may be in use: {deeds}"
-        mend = f"`tensor.record_stream({one.actor.name})` before {old} is freed, or {missing}"
+        mend = f"`tensor.record_stream({called(one.actor.name)})` before {old} is freed, or {missing}"
         return "lifetime", title, mend, None
     if (
         HOST in (one.kind, two.kind)
@@ -289,17 +289,17 @@ def _kind_of(
 def _missing_wait(one: Command, two: Command) -> str:
     if two.kind == HOST:
         return (
-            f"`{one.actor.name}.synchronize()`, or the `synchronize()` of an event recorded on it after "
+            f"`{called(one.actor.name)}.synchronize()`, or the `synchronize()` of an event recorded on it after "
             f"{one.op} ({_at(one)}), before the host's {two.op} ({_at(two)})"
         )
     if one.replay is not None and one.replay is two.replay:
         where = (
             f"inside the capture, after {one.op} ({one.place.where}) and before {two.op} ({two.place.where})"
         )
-        return f"`{two.actor.captured_as}.wait_stream({one.actor.captured_as})` {where}"
+        return f"`{called(two.actor.captured_as)}.wait_stream({called(one.actor.captured_as)})` {where}"
     before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
     where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
-    return f"`{_stream(two)}.wait_stream({_stream(one)})` {where}"
+    return f"`{called(_stream(two))}.wait_stream({called(_stream(one))})` {where}"
 
 
 def _stream(command: Command) -> str:
@@ -359,7 +359,9 @@ def _hang(root: Command, actors: Sequence[Actor], host: Command | None) -> Findi
         missing = f"open {gate.name} again only after the wait before this one has taken its opening"
     else:
         why = "nobody has opened it for this wait, and nobody will"
-        missing = f"`{gate.name}.record(stream)` once for each wait; this one is issued at {_at(root)}"
+        missing = (
+            f"`{called(gate.name)}.record(stream)` once for each wait; this one is issued at {_at(root)}"
+        )
         opener = _opener(root)
         if opener is not None and opener.gate is not None:
             missing += (
