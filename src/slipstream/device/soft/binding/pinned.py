@@ -10,13 +10,12 @@ import torch
 from torch._ops import OpOverload
 
 from slipstream.device.soft.binding.host_array import HostArray, touch
+from slipstream.device.soft.binding.naming import named
 from slipstream.device.soft.binding.regions import spans
 from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.binding.schema import Kind, facts
 from slipstream.device.soft.binding.tensor import SoftTensor
 from slipstream.device.soft.machine import Buffer, Region
-
-_pinned_count = 0
 
 
 class PinnedTensor(torch.Tensor):
@@ -92,13 +91,10 @@ class PinnedTensor(torch.Tensor):
 
 def pin(tensor: torch.Tensor) -> PinnedTensor:
     """Return a copy of a host tensor in pinned memory."""
-    global _pinned_count
     if isinstance(tensor, PinnedTensor):
         return tensor
     raw = tensor.detach().clone(memory_format=torch.preserve_format)
-    _pinned_count += 1
-    name = f"pinned {str(raw.dtype).removeprefix('torch.')}{list(raw.shape)} #{_pinned_count}"
-    buffer = active().machine.buffer(name, raw.untyped_storage().nbytes(), where="host")
+    buffer = active().machine.buffer(named("pinned tensor"), raw.untyped_storage().nbytes(), where="host")
     return PinnedTensor(raw, buffer)
 
 

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from slipstream.device.soft.binding.memory import PoolId
+from slipstream.device.soft.binding.naming import named
 from slipstream.device.soft.binding.runtime import Capture, active
 from slipstream.device.soft.face import streams
 from slipstream.device.soft.face.figures import empty_cache, host_empty_cache
@@ -24,7 +25,7 @@ class NPUGraph:
     def __init__(self) -> None:
         self.graph_dispatch_mode = GraphDispatchMode()
         self.auto_dispatch_capture = False
-        self._graph: Graph = active().machine.graph(streams.named("graph"))
+        self._graph: Graph = active().machine.graph(named("graph"))
         self._capture: Capture | None = None
         self._pool: PoolId | None = None
         self._stream = -1

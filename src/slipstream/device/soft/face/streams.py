@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import time
 from typing import Any
 
 import torch
 
 from slipstream.device.soft import machine
+from slipstream.device.soft.binding.naming import named
 from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.face.devices import device as device_context
 from slipstream.device.soft.face.devices import index_of
@@ -289,23 +289,6 @@ def synchronize(device: Any = None) -> None:
 
 def _id_of(stream: Any) -> int:
     return int(active().current_stream() if stream is None else stream.stream_id)
-
-
-#: A line that gives something new a name: `plan = torch.npu.Stream()`, `self.graph: Graph = NPUGraph()`.
-_NAMING = re.compile(r"([A-Za-z_][\w.]*)\s*(?::[^=]+)?=\s*[\w.]*\(")
-
-
-def named(kind: str) -> str:
-    """Return how findings call what the user's code makes here: by its variable, else by its line.
-
-    What one line makes again and again is numbered from the second on.
-    """
-    place = here()
-    naming = _NAMING.match(place.source)
-    name, rest = (naming[1], f" ({place.where})") if naming else (kind, f" made at {place.where}")
-    times = active().times_named
-    times[name + rest] += 1
-    return name + (f" #{times[name + rest]}" if times[name + rest] > 1 else "") + rest
 
 
 def caller() -> str:
