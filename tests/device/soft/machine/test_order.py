@@ -47,6 +47,7 @@ def test_a_read_that_nothing_orders_is_a_race_with_all_that_one_needs_to_mend_it
     assert 'machine.kernel(0, "draft"' in finding.stacks[0]
     assert 'machine.kernel(plan, "prepare"' in finding.stacks[1]
     assert finding.stacks[0].splitlines()[0].startswith(__file__)
+    assert not any("_pytest" in stack or "soft/machine/stream_calls" in stack for stack in finding.stacks)
     assert finding.missing.startswith("`plan.wait_stream(default)` after draft (test_order.py:")
     assert [step.split(" (")[0] for step in finding.order] == [
         "the host issues draft on default",

@@ -9,7 +9,14 @@ from types import CodeType, FrameType
 
 DEPTH = 8
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_skipped_parts = [_OWN, f"{os.sep}site-packages{os.sep}torch{os.sep}", f"{os.sep}contextlib.py"]
+# The machine and what stands around a user's program: PyTorch, test runners, threads of ranks.
+_PACKAGES = ("torch", "_pytest", "pytest", "pluggy")
+_MODULES = ("contextlib.py", "threading.py", "runpy.py")
+_skipped_parts = [
+    _OWN,
+    *(f"{os.sep}site-packages{os.sep}{package}{os.sep}" for package in _PACKAGES),
+    *(f"{os.sep}lib{os.sep}python3.{sys.version_info.minor}{os.sep}{module}" for module in _MODULES),
+]
 _skip: dict[int, bool] = {}
 _codes: list[CodeType] = []  # keeps every code alive whose id is a key
 _places: dict[tuple[int, ...], Place] = {}
