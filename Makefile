@@ -59,7 +59,7 @@ help:
 	@echo 'make test [ARGS=...]                                 the default test suite'
 	@echo 'make check                                           lint, format, types and direction of imports'
 	@echo 'make bench [ARGS=...]                                the named workloads'
-	@echo 'make bench-peers [ARGS=...]                          the same work on PEERS (llama_cpp openvino transformers)'
+	@echo 'make bench-peers [ARGS=...]                          the same work on PEERS (llama_cpp openvino transformers; vllm too)'
 	@echo 'make clean                                           remove what make made here, not the models'
 
 # The stamp is the last thing written, so an interrupted install is begun again.
@@ -75,7 +75,9 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstrea
 	@rm -f $@; mkdir -p .venv-peers
 	$(call make_venv,.venv-peers/$*)
 	@echo 'Installing $* into .venv-peers/$*, to compare with; llama.cpp is compiled, which takes 5 to 15 minutes.'
-	@if CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/$*/bin/python $(PIP) -r $< >.venv-peers/$*.log 2>&1; \
+	@if (CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/$*/bin/python $(PIP) -r $< && \
+	for alone in $(wildcard bench/requirements-$*-alone.txt); do \
+	.venv-peers/$*/bin/python $(PIP) --no-deps -r $$alone || exit 1; done) >.venv-peers/$*.log 2>&1; \
 	then touch $@; else echo 'error: $* cannot be installed, see .venv-peers/$*.log; it is left out' >&2; fi
 
 # $(call make_venv,DIR): a virtual environment with a working pip, made anew unless DIR holds one.

@@ -54,6 +54,8 @@ KINDS = {
     "llama.cpp-lookup": Kind("llama_cpp", ("--lookup", "{lookup}"), batches=False, prefills=False),
     "openvino-int8": Kind("openvino", ("--weights", "int8", "--cache", "{cache}")),
     INT4: Kind("openvino", ("--weights", "int4", "--cache", "{cache}")),
+    "vllm": Kind("vllm", ("--cache", "{cache}"), prefills=False, default=False),
+    "vllm-f32": Kind("vllm", ("--dtype", "float32", "--cache", "{cache}"), prefills=False, default=False),
     "transformers": Kind("transformers"),
     "transformers-bf16": Kind("transformers", ("--dtype", "bfloat16"), default=False),
     "transformers-lookup": Kind(
@@ -75,10 +77,11 @@ def install_hint(script: str, python: str) -> str:
     """Say how to install what a worker lacks."""
     if script == OURS:
         return "`make test` once sets .venv up; --ours-python names another interpreter"
-    return (
-        "make bench-peers installs it; by hand: "
-        f"{python} -m pip install -r bench/requirements-{script}.txt; --python {script}=PATH names another"
-    )
+    install = f"{python} -m pip install"
+    by_hand = f"{install} -r bench/requirements-{script}.txt"
+    if (ROOT / f"bench/requirements-{script}-alone.txt").is_file():
+        by_hand += f" && {install} --no-deps -r bench/requirements-{script}-alone.txt"
+    return f"make bench-peers PEERS={script} installs it; by hand: {by_hand}; --python {script}=PATH names another"
 
 
 def command(kind: Kind, python: str, model: str, batch: int, values: Mapping[str, Any]) -> Sequence[str]:

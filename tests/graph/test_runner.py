@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -172,6 +173,7 @@ class TestAFailedCapture:
 
         monkeypatch.setattr("slipstream.engine.core.verify_phase", wide_reads)
         monkeypatch.setattr("slipstream.engine.drafting.choose_round", verify_always)
+        monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
         engine = tiny.engine(draft="ngram", buckets=(1,))
         prompt = tiny.prompts()[3]
         assert answers(engine, [prompt], greedy(16)) == [tiny.plain("f32", prompt, 16)]

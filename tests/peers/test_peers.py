@@ -14,7 +14,7 @@ import pytest
 
 import peers
 
-SCRIPTS = ("slipstream", "llama_cpp", "openvino", "transformers")
+SCRIPTS = ("slipstream", "llama_cpp", "openvino", "vllm", "transformers")
 
 
 @dataclass
@@ -191,8 +191,8 @@ class TestFailures:
             (["--batch", "9"], "--batch is 1 to 8, not 9"),
             (["--repeats", "0"], "--repeats is at least 1, not 0"),
             (["--prefill", "-1"], "--prefill is at least 0, not -1"),
-            (["--only", "slipstream,vllm"], "no engine 'vllm'; there are: slipstream, "),
-            (["--python", "vllm=python"], "--python is ENGINE=PATH with one of slipstream, "),
+            (["--only", "slipstream,sglang"], "no engine 'sglang'; there are: slipstream, "),
+            (["--python", "sglang=python"], "--python is ENGINE=PATH with one of slipstream, "),
             (["--python", "openvino"], "--python is ENGINE=PATH with one of slipstream, "),
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from slipstream.config import SamplingParams
 from slipstream.engine.engine import SCORED_ROWS, Engine
 from slipstream.model.nextn_build import random_head
 from slipstream.speculative.breakeven import Choice, Outlook
+from slipstream.speculative.keeper import Stance
 from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter
 from slipstream.speculative.survival import Survival
@@ -21,16 +23,29 @@ from tests.speculative.oracle import OracleHead
 TOKENS = 40
 
 
+def late(behind: Sequence[int | None]) -> list[int]:
+    return [row for row, count in enumerate(behind) if count]
+
+
+def left_out(behind: Sequence[int | None], room: int = LIMIT - 8) -> Stance:
+    """Heads are left out; those that have no room any more catch up."""
+    return Stance(None, [row for row in late(behind) if (behind[row] or 0) > room])
+
+
 class AnyRound:
     """Chooses at random among all that may be chosen, seeded; notes what it chose."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.chosen: set[tuple[Choice, bool]] = set()
+        self.loses = 0.0
 
-    def rate(self, *_: Any, **__: Any) -> float | None:
-        """Whether the head is kept up to date in this round."""
-        return 1.0 if self.random.random() < 0.6 else None
+    def heads(self, requests: Sequence[Any], behind: Sequence[int | None]) -> Stance:
+        """Whether the heads are kept up to date in this round. Now and then one loses the thread."""
+        if self.random.random() < 0.6:
+            lost = [row for row in late(behind) if self.random.random() < self.loses]
+            return Stance(1.0, [row for row in late(behind) if row not in lost], lost)
+        return left_out(behind)
 
     def __call__(
         self, times: Any, outlooks: Sequence[Outlook], widths: Sequence[int], rate: float | None = None
@@ -45,14 +60,18 @@ class AnyRound:
 def any_round(monkeypatch: pytest.MonkeyPatch) -> AnyRound:
     chooser = AnyRound(7)
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", chooser)
-    monkeypatch.setattr("slipstream.engine.drafting.Drafting.rate_with_head", chooser.rate)
+    monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
+    monkeypatch.setattr("slipstream.engine.drafting.Drafting.decide_heads", chooser.heads)
     return chooser
 
 
-def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice) -> None:
+def choose_always(monkeypatch: pytest.MonkeyPatch, choice: Choice, room: int = LIMIT - 8) -> None:
     monkeypatch.setattr("slipstream.engine.drafting.choose_round", lambda *_, **__: choice)
-    rate = 1.0 if choice.head else None
-    monkeypatch.setattr("slipstream.engine.drafting.Drafting.rate_with_head", lambda *_, **__: rate)
+    monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
+    monkeypatch.setattr(
+        "slipstream.engine.drafting.Drafting.decide_heads",
+        lambda self, requests, behind: Stance(1.0, late(behind)) if choice.head else left_out(behind, room),
+    )
 
 
 def auto_engine(tiny: Fleet, **options: Any) -> Engine:
@@ -170,8 +189,8 @@ class TestTheHeadsState:
         """Plain rounds and the head's by turns: each of the head's advances the full width."""
         turns = iter(range(10_000))
         monkeypatch.setattr(
-            "slipstream.engine.drafting.Drafting.rate_with_head",
-            lambda *_, **__: None if next(turns) % 3 else 1.0,
+            "slipstream.engine.drafting.Drafting.decide_heads",
+            lambda self, requests, behind: left_out(behind) if next(turns) % 3 else Stance(1.0, late(behind)),
         )
         monkeypatch.setattr(
             "slipstream.engine.drafting.choose_round",
@@ -188,8 +207,8 @@ class TestTheHeadsState:
         choose_always(monkeypatch, Choice(1, head=False))
         engine = auto_engine(tiny)
         prompt = tiny.prompts()[2]
-        assert answers(engine, [prompt], greedy(80)) == [tiny.plain("f32", prompt, 80)]
-        assert engine.stats.catch_ups == 78 // LIMIT  # the last round's row is not waited for
+        assert answers(engine, [prompt], greedy(140)) == [tiny.plain("f32", prompt, 140)]
+        assert engine.stats.catch_ups == 138 // (LIMIT - 7)  # the last round's row is not waited for
         assert set(engine.stats.kinds) == {"plain"}
 
 
@@ -199,11 +218,11 @@ class TestWhatItLearns:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Rows that it catches up with are held against the text."""
-        choose_always(monkeypatch, Choice(1, head=False))
+        choose_always(monkeypatch, Choice(1, head=False), room=24)
         engine = oracle_engine(tiny, lambda _: right)
         prompt = tiny.prompts()[2]
         engine.add(prompt, greedy(80))
-        worth = engine._drafting._worth
+        worth = engine._drafting._keeper.worth
         before = worth.chances(0.99, 1)[0]
         while engine.stats.catch_ups == 0:
             engine.step()
@@ -218,7 +237,8 @@ class TestWhatItLearns:
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch, right: bool
     ) -> None:
         """Times as on a machine where a row more costs a sixth, whatever this one does."""
-        monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.RoundPrices.observe", lambda *_: None)
         engine = oracle_engine(tiny, lambda _: right)
         prompts = tiny.prompts()
         for prompt in prompts:
@@ -233,7 +253,8 @@ class TestWhatItLearns:
     def test_without_a_head_it_is_ngram_of_any_width(
         self, tiny: Fleet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("slipstream.speculative.breakeven.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.PhaseCosts.observe", lambda *_: None)
+        monkeypatch.setattr("slipstream.speculative.prices.RoundPrices.observe", lambda *_: None)
         engine = tiny.engine(draft="auto")
         assert engine.core.head is None
         prompts = tiny.prompts()

@@ -105,9 +105,11 @@ def test_what_is_left_open_is_settled_once() -> None:
     made.propose(3)
     before = made._worth[2].conditional
     made.extend([3, 4])
+    made._catch_up()
     assert made._worth[2].conditional == before
     assert len(made._open) == 1
     made.extend([9])
+    made._catch_up()
     assert made._open == []
     after = made._worth[2].conditional
     assert (after[0] > before[0], after[1] > before[1], after[2] < before[2]) == (True, True, True)

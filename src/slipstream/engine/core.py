@@ -17,9 +17,9 @@ from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
 from slipstream.plan import EnginePlan
-from slipstream.speculative.breakeven import PhaseCosts
 from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
+from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
 
@@ -32,7 +32,7 @@ class EngineCore:
         head: the NextN head, or None.
         cache, draft_cache: keys and values of target and head; they share slots and page tables.
         round_parts: what rounds need.
-        costs: measured time of each shape.
+        costs: measured time of each captured shape.
     """
 
     plan: EnginePlan

@@ -9,23 +9,17 @@ auto     any width, ngram or the head request by request, plain where neither pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slipstream.engine.request import Request
 from slipstream.graph.dispatch import Dispatcher
 from slipstream.plan import EnginePlan
-from slipstream.speculative.breakeven import (
-    MARGIN,
-    MARGIN_BEHIND,
-    Choice,
-    Outlook,
-    PhaseCosts,
-    RoundTimes,
-    choose_round,
-    rate_with_head,
-)
-from slipstream.speculative.confidence import HeadRecord, HeadWorth
+from slipstream.speculative.breakeven import Choice, Outlook, choose_round
+from slipstream.speculative.confidence import HeadRecord
+from slipstream.speculative.keeper import LEFT_OUT, TOO_DEAR, HeadKeeper, Outcome, Stance
+from slipstream.speculative.lag import LIMIT
 from slipstream.speculative.ngram import NOTHING, NgramDrafter, Proposal
+from slipstream.speculative.prices import PhaseCosts, RoundPrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +59,27 @@ class Drafts:
         return "head" if self.head else "ngram" if any(self.by_host) else "plain"
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Whether the head pays for a batch: its rate or None, and for how many more rounds that stands."""
-
-    ids: tuple[int, ...]
-    rate: float | None
-    rounds_left: int
+#: Where rows are dear (`keeper.TOO_DEAR`) and no draft was worth them, so many rounds pass without looking: at
+#: first, and at most. Looking costs a batch's host some percents of a round.
+_FIRST_REST, _LONGEST_REST = 1, 16
 
 
-#: Rounds for which it stands: to decide it takes as long as a hundredth of a round.
-_VERDICT_ROUNDS = 6
+@dataclass(slots=True)
+class _Rest:
+    """Rounds that pass without looking for drafts, more each time that none was worth it."""
+
+    length: int = 0
+    left: int = 0
+
+    def takes(self) -> bool:
+        """Return whether this round passes so."""
+        self.left -= 1
+        return self.left >= 0
+
+    def note(self, worth: bool) -> None:
+        """Take in whether looking was worth it."""
+        self.length = 0 if worth else min(max(2 * self.length, _FIRST_REST), _LONGEST_REST)
+        self.left = self.length
 
 
 class Drafting:
@@ -88,26 +92,28 @@ class Drafting:
     """
 
     def __init__(self, plan: EnginePlan, dispatcher: Dispatcher, costs: PhaseCosts, *, head: bool) -> None:
-        self._plan, self._dispatcher, self._costs = plan, dispatcher, costs
-        self._may_choose_head = head and plan.draft == "auto"
+        self._plan = plan
+        self.prices = RoundPrices(costs, dispatcher)
         self._widths = verify_widths(plan)
         self._ngrams: dict[int, NgramDrafter] = {}
-        self._heads: dict[int, HeadRecord] = {}
-        self._worth = HeadWorth()
-        self._verdict = _Verdict((), None, 0)
+        self._rest = _Rest()
+        self._keeper: HeadKeeper | None = None
+        if head and plan.draft == "auto":
+            self._keeper = HeadKeeper(plan.num_steps, self._widths, LIMIT)
 
     def join(self, request: Request) -> None:
         """Begin to draft for a greedy request."""
         if self._plan.draft in ("ngram", "auto"):
             drafter = self._ngrams[request.request_id] = NgramDrafter()
             drafter.extend(request.prompt_ids)
-        if self._may_choose_head:
-            self._heads[request.request_id] = self._worth.record()
+        if self._keeper is not None:
+            self._keeper.join(request.request_id)
 
     def leave(self, request_id: int) -> None:
         """Forget a request."""
         self._ngrams.pop(request_id, None)
-        self._heads.pop(request_id, None)
+        if self._keeper is not None:
+            self._keeper.leave(request_id)
 
     def extend(self, request_id: int, tokens: list[int]) -> None:
         """Take in tokens that are now part of a request's text."""
@@ -115,37 +121,33 @@ class Drafting:
         if drafter is not None:
             drafter.extend(tokens)
 
-    def rate_with_head(self, requests: Sequence[Request], *, behind: bool) -> float | None:
-        """Return the tokens a nanosecond that the head is likely to give, or None where it is better left out.
+    def decide_heads(self, requests: Sequence[Request], behind: Sequence[int | None]) -> Stance:
+        """Return whether the batch's heads are kept up to date in the next round, and what that takes.
 
         Args:
             requests: the batch.
-            behind: whether heads would have to be brought up to date first.
+            behind: rows that each head has not seen; None where it has lost the thread.
         """
+        if self._keeper is None:
+            return LEFT_OUT
         ids = tuple(request.request_id for request in requests)
-        if not self._may_choose_head or not any(request_id in self._heads for request_id in ids):
-            return None
-        if self._verdict.ids == ids and self._verdict.rounds_left > 0:
-            self._verdict = replace(self._verdict, rounds_left=self._verdict.rounds_left - 1)
-            return self._verdict.rate
-        times = RoundTimes(self._costs, self._dispatcher, len(requests))
-        outlooks = [Outlook(usual=self._usual(request)) for request in requests]
-        rate = rate_with_head(times, outlooks, self._widths)
-        pays = rate > times.plain_rate * (MARGIN_BEHIND if behind else MARGIN)
-        self._verdict = _Verdict(ids, rate if pays else None, _VERDICT_ROUNDS)
-        return self._verdict.rate
+        return self._keeper.decide(ids, behind, self.prices.times(len(requests)))
 
     def choose(self, requests: Sequence[Request], rate: float | None) -> Drafts:
         """Return what the next round of these requests verifies.
 
         Args:
             requests: the batch.
-            rate: as `rate_with_head` gave it; where it is not None, all heads are up to date.
+            rate: as `decide_heads` gave it; where it is not None, heads that may draft are up to date.
         """
         by_host: list[list[int]] = [[] for _ in requests]
         if self._plan.draft in ("none", "nextn"):
             head = self._plan.draft == "nextn"
             return Drafts(self._plan.width, head, head, by_host)
+        times = self.prices.times(len(requests))
+        dear = rate is None and times.chance_needed(self._widths) > TOO_DEAR
+        if dear and self._rest.takes():
+            return Drafts(1, False, False, by_host)
         wanted = [self._wanted(request) for request in requests]
         proposals = [self._propose(request, count) for request, count in zip(requests, wanted, strict=True)]
         outlooks = [
@@ -154,32 +156,63 @@ class Drafting:
         ]
         choice = Choice(1, head=False)
         if any(outlook.ngram or outlook.head for outlook in outlooks):
-            times = RoundTimes(self._costs, self._dispatcher, len(requests))
             choice = choose_round(times, outlooks, self._widths, rate)
+        self._rest.note(choice.width > 1 or not dear)
         for row, (proposal, outlook) in enumerate(zip(proposals, outlooks, strict=True)):
             if not (choice.head and outlook.prefers_head(choice.width)):
                 by_host[row] = proposal.drafts[: choice.width - 1]
         return Drafts(choice.width, choice.head, rate is not None, by_host)
 
-    def learn(self, requests: Sequence[Request], drafts: Drafts, settled: Sequence[list[int]]) -> None:
-        """Take in what a round accepted of the head's drafts. What ngram's were worth, the text shows."""
+    def settle(
+        self, requests: Sequence[Request], drafts: Drafts, settled: Sequence[list[int]], time_ns: int
+    ) -> None:
+        """Take in a round: what it took, and what it accepted. What ngram's drafts were worth, the text shows.
+
+        Args:
+            requests: the batch; those that ended in this round included.
+            drafts: what was verified.
+            settled: each request's new tokens.
+            time_ns: of the whole round without catch-ups.
+        """
+        if len(self._widths) == 1:
+            return  # there is nothing to choose
+        times = self.prices.times(len(requests))
+        kind = times.kind(drafts.width, draft=drafts.head, extend=drafts.extend)
+        self.prices.observe(kind, time_ns)
+        keeper = self._keeper
+        if keeper is None:
+            return
         for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-            record = self._heads.get(request.request_id)
+            record = keeper.record(request.request_id)
             if record is not None and record.confidence is not None and drafts.by_head(row):
-                self._worth.learn(record.confidence, drafts.count(row), len(tokens) - 1)
+                keeper.worth.learn(record.confidence, drafts.count(row), len(tokens) - 1)
+        counts = [len(tokens) for tokens in settled]
+        by_host = [count - 1 if drafts.by_host[row] else None for row, count in enumerate(counts)]
+        outcome = Outcome(
+            drafts.width, drafts.head, drafts.extend, self.prices.time_ns(kind), counts, by_host
+        )
+        keeper.settle([request.request_id for request in requests], outcome, times)
+
+    def settle_catch_up(self, requests: Sequence[Request], row: int, count: int, time_ns: int) -> None:
+        """Take in what it took to bring the head of the request in this row up to date with `count` rows."""
+        if self._keeper is not None:
+            times = self.prices.times(len(requests))
+            self._keeper.settle_catch_up(requests[row].request_id, row, count, time_ns, times)
 
     def note_confidence(self, request_id: int, confidence: float) -> None:
         """Take in how sure a request's head is of its next first draft."""
-        record = self._heads.get(request_id)
-        if record is not None:
-            self._worth.note(record, confidence)
+        record = self._record(request_id)
+        if self._keeper is not None and record is not None:
+            self._keeper.worth.note(record, confidence)
 
     def judge(self, request_id: int, confidence: float, *, held: bool) -> None:
         """Take in a draft that nobody verified, held against the text that came."""
-        record = self._heads.get(request_id)
-        if record is not None:
-            self._worth.note(record, confidence)
-            self._worth.learn(confidence, 1, int(held))
+        self.note_confidence(request_id, confidence)
+        if self._keeper is not None:
+            self._keeper.worth.learn(confidence, 1, int(held))
+
+    def _record(self, request_id: int) -> HeadRecord | None:
+        return self._keeper.record(request_id) if self._keeper is not None else None
 
     def _wanted(self, request: Request) -> int:
         """Return how many drafts a request can use: none for its last token."""
@@ -191,14 +224,10 @@ class Drafting:
         return ngram.propose(count) if ngram is not None and count > 0 else NOTHING
 
     def _chances(self, request: Request, count: int) -> Sequence[float]:
-        record = self._heads.get(request.request_id)
-        if record is None or record.confidence is None:
+        record = self._record(request.request_id)
+        if self._keeper is None or record is None or record.confidence is None:
             return ()
-        return self._worth.chances(record.confidence, count)
-
-    def _usual(self, request: Request) -> list[tuple[float, list[float]]]:
-        record = self._heads.get(request.request_id)
-        return self._worth.usual(record, self._plan.num_steps) if record is not None else []
+        return self._keeper.worth.chances(record.confidence, count)
 
 
 def verify_widths(plan: EnginePlan) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
 from slipstream.plan import check_sampling
-from slipstream.speculative.lag import LIMIT, HeadLag
+from slipstream.speculative.keeper import Stance
+from slipstream.speculative.lag import HeadLag
 from slipstream.speculative.round import Batch, RoundResult, confidences, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
@@ -96,8 +97,7 @@ class Engine:
         # Only where rounds may do without the head does it fall behind.
         self._lag: HeadLag | None = None
         if core.head is not None and plan.draft == "auto":
-            hidden_size = core.target.config.hidden_size
-            self._lag = HeadLag(plan.max_requests, hidden_size, core.device.torch_device)
+            self._lag = HeadLag(plan.max_requests)
         self._generators: dict[int, torch.Generator] = {}
 
     def add(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> int:
@@ -242,11 +242,10 @@ class Engine:
     def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
         core, recorder = self.core, self.core.recorder
         with recorder.slice(names.HOST, names.SCHEDULE):
-            behind = any(self._behind(request) for request in requests)
-            rate = self._drafting.rate_with_head(requests, behind=behind)
-        self._catch_up(requests, 0 if rate is not None else LIMIT - core.plan.width)
+            stance = self._drafting.decide_heads(requests, [self._behind(request) for request in requests])
+        catch_up_ns = self._mind_heads(requests, stance)
         with recorder.slice(names.HOST, names.SCHEDULE):
-            drafts = self._drafting.choose(requests, rate)
+            drafts = self._drafting.choose(requests, stance.rate)
             self._fill(requests, drafts)
             chooser = self._chooser(requests, drafts.width)
             batch = Batch(len(requests), drafts.width, drafts.head, drafts.extend, drafts.mixed, chooser)
@@ -260,11 +259,11 @@ class Engine:
         if not drafts.extend:
             self._leave_behind(requests, drafts.width, settled, result)
         with recorder.slice(names.HOST, names.PUBLISH):
-            self._drafting.learn(requests, drafts, settled)
-            if self._lag is not None and result.draft_logits_BN is not None:
-                sure = confidences(result.draft_logits_BN[: len(requests)])
-                for request, confidence in zip(requests, sure, strict=True):
-                    self._drafting.note_confidence(request.request_id, confidence)
+            sure = self._confidences(requests, result)
+            time_ns = time.perf_counter_ns() - started - catch_up_ns
+            self._drafting.settle(requests, drafts, settled, time_ns)
+            for request, confidence in sure:
+                self._drafting.note_confidence(request.request_id, confidence)
             outputs = []
             for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
                 sampled = request.request_id in self._generators
@@ -277,29 +276,44 @@ class Engine:
         self.stats.round_ns += time.perf_counter_ns() - started
         return outputs
 
-    def _behind(self, request: Request) -> int:
-        """Return how many positions the head of a request has not seen."""
-        return self._lag.count(request.slot) if self._lag is not None else 0
+    def _behind(self, request: Request) -> int | None:
+        """Return how many positions the head of a request has not seen; None where it has lost the thread."""
+        if self._lag is None:
+            return 0
+        return None if self._lag.lost(request.slot) else self._lag.count(request.slot)
+
+    def _confidences(self, requests: list[Request], result: RoundResult) -> list[tuple[Request, float]]:
+        """Return how sure the heads that have seen the whole text are of their next first draft."""
+        if self._lag is None or result.draft_logits_BN is None:
+            return []
+        sure = confidences(result.draft_logits_BN[: len(requests)])
+        return [each for each in zip(requests, sure, strict=True) if not self._lag.lost(each[0].slot)]
 
     def _leave_behind(
         self, requests: list[Request], width: int, settled: list[list[int]], result: RoundResult
     ) -> None:
-        """Keep what the head would have read in a round that did without it."""
+        """Keep what the heads would have read in a round that did without them."""
         if self._lag is not None:
-            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                self._lag.keep(request.slot, result.hidden_RH[row * width : row * width + len(tokens)])
+            slots, counts = [request.slot for request in requests], [len(tokens) for tokens in settled]
+            self._lag.keep(slots, counts, width, result.hidden_RH)
 
-    def _catch_up(self, requests: list[Request], room: int) -> None:
-        """Bring the heads up to date that are more than `room` positions behind."""
-        for request in requests:
-            if self._behind(request) > room:
-                started = time.perf_counter_ns()
-                with self.core.main:
-                    self._catch_up_one(request)
-                time_ns = time.perf_counter_ns() - started
-                self.stats.catch_ups += 1
-                self.stats.catch_up_ns += time_ns
-                self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
+    def _mind_heads(self, requests: list[Request], stance: Stance) -> int:
+        """Bring heads up to date or let them lose the thread; return the time that it took."""
+        total_ns = 0
+        for row in stance.catch_up:
+            started, count = time.perf_counter_ns(), self._behind(requests[row]) or 0
+            with self.core.main:
+                self._catch_up_one(requests[row])
+            time_ns = time.perf_counter_ns() - started
+            total_ns += time_ns
+            self._drafting.settle_catch_up(requests, row, count, time_ns)
+            self.stats.catch_ups += 1
+            self.stats.catch_up_ns += time_ns
+            self.core.recorder.add(Slice(names.MAIN, names.CATCH_UP, started, time_ns, _CATCH_UP_ARGS))
+        for row in stance.lose:
+            if self._lag is not None:
+                self._lag.lose(requests[row].slot)
+        return total_ns
 
     @torch.inference_mode()
     def _catch_up_one(self, request: Request) -> None:

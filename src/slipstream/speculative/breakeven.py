@@ -14,54 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.graph.descriptor import BatchDescriptor
-from slipstream.graph.dispatch import Dispatcher
+from slipstream.speculative.prices import RoundTimes
 
-#: Without a measured time: what a row more costs, and a head's forward, as shares of a plain round (docs/log.md).
-_ROW_SHARE, _HEAD_SHARE = 1 / 6, 0.08
-
-#: How much a new time weighs against the running mean.
-_WEIGHT = 0.05
-
-#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them; a head that was
-#: left out by more, since it has to be brought up to date first.
-MARGIN, MARGIN_BEHIND = 1.02, 1.05
-
-
-class PhaseCosts:
-    """Running mean of each shape's time, in nanoseconds; captures give the first value."""
-
-    def __init__(self) -> None:
-        self._mean_ns: dict[BatchDescriptor, float] = {}
-
-    def observe(self, key: BatchDescriptor, time_ns: int) -> None:
-        """Take in one measured time. A single slow one, as when the machine was busy, hardly counts."""
-        mean = self._mean_ns.get(key)
-        if mean is None:
-            self._mean_ns[key] = float(time_ns)
-        else:
-            self._mean_ns[key] = mean + _WEIGHT * (min(time_ns, 2 * mean) - mean)
-
-    def time_ns(self, key: BatchDescriptor) -> float:
-        """Return the time of a shape; where it was never measured, a guess from one that was."""
-        measured = self._mean_ns.get(key)
-        return measured if measured is not None else self._plain_ns(key.num_reqs) * _share(key)
-
-    def _plain_ns(self, num_reqs: int) -> float:
-        """Return the time of a plain round, from that of any verify of as many requests; 1 where there is none."""
-        for key, mean in self._mean_ns.items():
-            if key.phase == "verify" and key.num_reqs == num_reqs:
-                plain = self._mean_ns.get(BatchDescriptor("verify", num_reqs, 1))
-                return plain if plain is not None else mean / _share(key)
-        return 1.0
-
-
-def _share(key: BatchDescriptor) -> float:
-    """Return a guess of a shape's time over that of a plain round."""
-    rows = 1 + (key.width - 1) * _ROW_SHARE
-    if key.phase == "draft":
-        return (key.width - 1) * _HEAD_SHARE
-    return rows * _HEAD_SHARE if key.phase == "extend" else rows
+#: Drafts have to beat the plain round by this, so that noise in the times cannot lose by them.
+MARGIN = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +57,32 @@ class Choice:
     head: bool
 
 
-class RoundTimes:
-    """What rounds of one batch take, in nanoseconds.
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """How much of a batch's text ngram drafts, and what its rounds bring.
 
-    Args:
-        costs: measured times.
-        dispatcher: knows which shape a batch runs in.
-        count: requests.
+    Attributes:
+        share: of rounds, where all other rounds were plain.
+        accepted: of its drafts in such a round, a request.
+        width: rows a request of such a round.
     """
 
-    def __init__(self, costs: PhaseCosts, dispatcher: Dispatcher, count: int) -> None:
-        self.count = count
-        self._costs, self._dispatcher = costs, dispatcher
+    share: float = 0.0
+    accepted: float = 0.0
+    width: int = 1
 
-    def round_ns(self, width: int, *, draft: bool = False, extend: bool = False) -> float:
-        """Return the time of a round: its verify, and where they are part of it draft and extend."""
-        phases = [("verify", width)] + [("draft", width - 1)] * draft + [("extend", width)] * extend
-        return sum(
-            self._costs.time_ns(self._dispatcher.dispatch(phase, self.count, rows).key)
-            for phase, rows in phases
-        )
+    def rate(self, times: RoundTimes, with_head: float | None = None) -> float:
+        """Return the tokens a nanosecond that this text is likely to give.
 
-    @property
-    def plain_rate(self) -> float:
-        """Tokens a nanosecond of plain rounds."""
-        return self.count / self.round_ns(1)
+        Args:
+            times: what rounds of the batch take.
+            with_head: tokens a nanosecond of the text that ngram does not draft, as `rate_with_head` gives them;
+                the head's extend is then in ngram's rounds as well. None for plain rounds there.
+        """
+        plain = times.plain_rate if with_head is None else with_head
+        by_host_ns = times.round_ns(self.width, extend=with_head is not None)
+        spent = self.share * by_host_ns + (1 - self.share) * times.count / plain
+        return times.count * (1 + self.share * self.accepted) / spent
 
 
 def rate_with_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> float:
@@ -175,23 +132,27 @@ def choose_round(
             otherwise. None without the head: then the round with the most tokens a nanosecond is taken.
     """
     count = len(outlooks)
-    if rate is not None:
-        kinds = [(width, draft) for width in widths for draft in (False, True)[: 1 + (width > 1)]]
-        useful = [
-            (width, draft)
-            for width, draft in kinds
-            if not draft or any(outlook.prefers_head(width) for outlook in outlooks)
-        ]
-
-        def gain(kind: tuple[int, bool]) -> float:
-            width, draft = kind
-            tokens = count + sum(outlook.expected(width, head=draft) for outlook in outlooks)
-            return tokens - rate * times.round_ns(width, draft=draft, extend=True)
-
-        return Choice(*max(useful, key=gain))
-    best, best_rate = Choice(1, head=False), times.plain_rate * MARGIN
+    if rate is None:
+        return _without_head(times, outlooks, widths)
+    best, best_gain = Choice(1, head=False), count - rate * times.round_ns(1, extend=True)
     for width in widths:
-        expected = sum(outlook.expected(width, head=False) for outlook in outlooks)
-        if width > 1 and expected > 0 and (count + expected) / times.round_ns(width) > best_rate:
+        for draft in (False, True):
+            if width == 1 or (draft and not any(outlook.prefers_head(width) for outlook in outlooks)):
+                continue
+            tokens = count + sum(outlook.expected(width, head=draft) for outlook in outlooks)
+            gain = tokens - rate * times.round_ns(width, draft=draft, extend=True)
+            if gain > best_gain:
+                best, best_gain = Choice(width, draft), gain
+    return best
+
+
+def _without_head(times: RoundTimes, outlooks: Sequence[Outlook], widths: Sequence[int]) -> Choice:
+    count = len(outlooks)
+    best, best_rate = Choice(1, head=False), times.plain_rate * MARGIN
+    if not any(outlook.ngram for outlook in outlooks):
+        return best
+    for width in widths:
+        expected = sum(sum(outlook.ngram[: width - 1]) for outlook in outlooks)
+        if width > 1 and expected > 0 and (count + expected) > best_rate * times.round_ns(width):
             best, best_rate = Choice(width, head=False), (count + expected) / times.round_ns(width)
     return best

@@ -66,24 +66,29 @@ class NgramDrafter:
     """Prompt lookup for one request."""
 
     _tokens: list[int] = field(default_factory=list)
+    _indexed: int = 0
     _follows: dict[tuple[int, ...], int] = field(default_factory=dict)
     _worth: dict[int, Survival] = field(default_factory=_worth)
     _open: list[_Open] = field(default_factory=list)
 
     def extend(self, tokens: list[int]) -> None:
-        """Take in tokens that are now part of the text, and learn from them what earlier drafts were worth."""
-        for token in tokens:
-            self._tokens.append(token)
-            end = len(self._tokens) - 1
+        """Take in tokens that are now part of the text."""
+        self._tokens += tokens
+
+    def _catch_up(self) -> None:
+        """Index what is new in the text, and learn from it what earlier drafts were worth."""
+        for end in range(self._indexed, len(self._tokens)):
             # What precedes `end` is now followed by it. The newest occurrence wins.
             for length in _PRIOR:
                 if end >= length:
                     self._follows[tuple(self._tokens[end - length : end])] = end
+        self._indexed = len(self._tokens)
         if self._open:
             self._open = [draft for draft in self._open if not self._settle(draft)]
 
     def propose(self, num_steps: int) -> Proposal:
         """Return `num_steps` drafts and how likely they are to hold; no drafts where nothing matches."""
+        self._catch_up()
         for length in _PRIOR:
             start = self._follows.get(tuple(self._tokens[-length:])) if len(self._tokens) > length else None
             if start is not None:

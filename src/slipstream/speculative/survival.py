@@ -28,9 +28,11 @@ class Survival:
         self._prior = [prior[min(position, len(prior) - 1)] for position in range(_POSITIONS)]
         self._belief = [weight] * _POSITIONS  # what the prior still weighs
         self._held, self._tried = [0.0] * _POSITIONS, [0.0] * _POSITIONS
+        self._known: dict[int, list[float]] = {}  # chances by number of steps, until the next outcome
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Take in one outcome: of `drafted` drafts the first `accepted` held."""
+        self._known = {}
         for position in range(min(drafted, accepted + 1)):
             at = min(position, _POSITIONS - 1)
             self._belief[at] *= self._memory
@@ -51,8 +53,11 @@ class Survival:
 
     def chances(self, num_steps: int) -> list[float]:
         """Return the chance that the first draft holds, the first two, and so on up to `num_steps`."""
-        conditional, chance, chances = self.conditional, 1.0, []
-        for position in range(num_steps):
-            chance *= conditional[min(position, _POSITIONS - 1)]
-            chances.append(chance)
-        return chances
+        known = self._known.get(num_steps)
+        if known is None:
+            conditional, chance, known = self.conditional, 1.0, []
+            for position in range(num_steps):
+                chance *= conditional[min(position, _POSITIONS - 1)]
+                known.append(chance)
+            self._known[num_steps] = known
+        return list(known)

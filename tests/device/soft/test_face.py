@@ -258,3 +258,13 @@ def test_every_order_of_a_torch_program_can_be_tried() -> None:
             x.mul_(2)
             kinds = {finding.kind for finding in explore(machine.program()).findings}
         assert kinds == (set() if joined else {"race"})
+
+
+def test_settings_are_taken(machine: Machine) -> None:
+    torch.npu.set_compile_mode(jit_compile=False)
+    torch.npu.config.allow_internal_format = False
+    torch.npu.matmul.allow_hf32 = True
+    torch.npu.set_option({"ACL_OP_COMPILER_CACHE_MODE": "enable"})
+    assert torch.npu.is_jit_compile_false()
+    with pytest.raises(UsageError, match=r"sync debug mode 'wran'.*'warn'"):
+        torch.npu.set_sync_debug_mode("wran")

@@ -7,6 +7,8 @@ left out, what is found depends on nothing but the program: every order says the
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +113,28 @@ def test_a_missing_wait_is_found_in_every_order_or_in_none(program: list[Step], 
         if not report.findings:
             assert all(torch.equal(a, b) for a, b in zip(found, on_cpu(program), strict=True))
     assert len(verdicts) == 1
+
+
+def test_threads_may_issue_at_once() -> None:
+    with soft.installed(Seeded(1)) as machine:
+
+        def work(stream: Any, found: list[float]) -> None:
+            with torch.npu.stream(stream):
+                x = torch.zeros(8, device="npu")
+                for _ in range(150):
+                    x = x + 1
+                found.append(x.sum().item())
+
+        results: list[float] = []
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=work, args=(torch.npu.Stream(), results)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        assert results == [1200.0] * 4
+        assert machine.finish().findings == ()

@@ -162,6 +162,21 @@ def test_slipstreams_own_ops_run_by_their_schemas(any_order: Machine) -> None:
     assert torch.equal(found.cpu(), torch.ops.slipstream.argmax(logits))
 
 
+def test_an_op_whose_shape_needs_values_makes_the_host_wait(machine: Machine) -> None:
+    from slipstream.ops.registry import OPS
+
+    assert "kv_index" in OPS
+    pages, positions = torch.arange(32).view(1, 32), torch.tensor([5])
+    expected = torch.ops.slipstream.kv_index(pages, positions, 4, 1)
+    found = torch.ops.slipstream.kv_index(pages.npu(), positions.npu(), 4, 1)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
+    graph, on_device = torch.npu.NPUGraph(), (pages.npu(), positions.npu())
+    with torch.npu.stream(torch.npu.Stream()):
+        graph.capture_begin()
+        with pytest.raises(RuntimeError, match="107030"):
+            torch.ops.slipstream.kv_index(*on_device, 4, 1)
+
+
 def test_metadata_and_refusals(machine: Machine) -> None:
     x = torch.ones(2, 3, device="npu:0")
     assert (x.device.type, x.device.index, x.is_npu, x.is_cpu) == ("npu", 0, True, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -11,6 +12,7 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from slipstream.device.soft.binding import backend, runtime
+from slipstream.device.soft.binding.locked import LockedMachine
 from slipstream.device.soft.binding.patches import Patches
 from slipstream.device.soft.binding.runtime import Runtime
 from slipstream.device.soft.binding.tensor import SoftTensor
@@ -22,8 +24,11 @@ from slipstream.device.soft.face import (
     registry,
 )
 from slipstream.device.soft.face.graphs import graph
-from slipstream.device.soft.machine import Limits, Machine, Scheduler
+from slipstream.device.soft.machine import Limits, Machine, Scheduler, places
 from slipstream.errors import DeviceError, UsageError
+
+# Every op of Slipstream's own is called from one line there; the line that called it says more.
+places.skip(os.path.join("slipstream", "ops", "registry.py"))
 
 _patches = Patches()
 _missing = modules.MissingModules()
@@ -53,7 +58,7 @@ def install(
             "the real torch_npu is imported in this process; the software NPU cannot stand beside it"
         )
     attention.register()
-    machine = Machine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
+    machine = LockedMachine(scheduler, limits, stacks=stacks, keep=keep, ranks=ranks)
     try:
         _put_in(Runtime(machine, devices, memory_bytes))
     except BaseException:

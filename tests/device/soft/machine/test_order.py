@@ -16,6 +16,7 @@ from slipstream.device.soft.machine import (
     errors,
     follow,
 )
+from slipstream.device.soft.machine.host_calls import PATIENCE
 
 SCHEDULERS = [ProgramOrder(), *(Seeded(seed) for seed in range(10))]
 
@@ -226,7 +227,18 @@ def test_an_event_behind_a_closed_gate(machine: Machine) -> None:
     with pytest.raises(errors.EventSyncTimeout):
         machine.synchronize_event(event)
     with pytest.raises(errors.StreamSyncTimeout):
-        [None for _ in range(100) if machine.query(event)]
+        [None for _ in range(2 * PATIENCE) if machine.query(event)]
+
+
+def test_asking_before_the_host_opens_the_gate_is_no_hang(machine: Machine) -> None:
+    opener, gate, event = machine.stream("opener"), machine.gate(), machine.event("done")
+    machine.wait_gate(0, gate)
+    machine.record(0, event)
+    assert not any(machine.query(event) for _ in range(PATIENCE - 1))
+    machine.open(opener, gate)
+    while not machine.query(event):
+        pass
+    assert machine.finish().clean
 
 
 def test_two_streams_that_wait_for_each_others_gates(machine: Machine) -> None:

@@ -18,7 +18,13 @@ from slipstream.device.soft.binding.calls import Call, launch, raw_of, synchroni
 from slipstream.device.soft.binding.random import Draw
 from slipstream.device.soft.binding.runtime import active
 from slipstream.device.soft.binding.schema import Kind, OpFacts, facts, waits_for_values
-from slipstream.device.soft.binding.shapes import Shape, flat_results, result_shapes, shape_of
+from slipstream.device.soft.binding.shapes import (
+    Shape,
+    ShapeNeedsValues,
+    flat_results,
+    result_shapes,
+    shape_of,
+)
 from slipstream.device.soft.binding.tensor import SoftTensor, make
 from slipstream.device.soft.binding.views import resize, view, view_in_place
 from slipstream.device.soft.machine.places import NOWHERE, here
@@ -73,7 +79,10 @@ def kernel(op: OpOverload, known: OpFacts, args: Sequence[Any], kwargs: dict[str
         if device is not None and device.type == "cpu":  # as in ones_like(x, device="cpu"): no value is read
             return op(*[raw_of(a) for a in args], **kwargs)
     call = Call(known, args, kwargs)
-    shapes = result_shapes(op, tuple(call.args), call.kwargs)
+    try:
+        shapes = result_shapes(op, tuple(call.args), call.kwargs)
+    except ShapeNeedsValues:
+        return _data_dependent(op, known, args, kwargs)
     if known.gives_arguments:
         if _fit_outputs(known, args, kwargs, shapes):
             call = Call(known, args, kwargs)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from slipstream.device.soft.binding.blocks import MIB, SMALL_BYTES, Block, Pool, Segment, rounded
+from slipstream.device.soft.binding.locked import LockedMachine
 from slipstream.device.soft.binding.regions import spans
-from slipstream.device.soft.machine import Buffer, Event, Machine, Region
+from slipstream.device.soft.machine import Buffer, Event, Region
 
 #: The number of a private pool: as torch's mempool ids.
 PoolId = tuple[int, int]
@@ -100,7 +101,7 @@ class Memory:
         captures: how many captures are in progress.
     """
 
-    machine: Machine
+    machine: LockedMachine
     total_bytes: int
     figures: Figures = field(default_factory=Figures)
     dropped: deque[tuple[Block, set[int]]] = field(default_factory=deque)
@@ -118,6 +119,10 @@ class Memory:
         Raises:
             torch.OutOfMemoryError: the device has not that much left.
         """
+        with self.machine.lock:
+            return self._allocate(num_bytes, stream, pool, label)
+
+    def _allocate(self, num_bytes: int, stream: int, pool: PoolId, label: str) -> Allocation:
         self.collect()
         self._owners += 1
         if not num_bytes:
@@ -134,8 +139,11 @@ class Memory:
 
     def collect(self) -> None:
         """Take back the blocks whose tensors are gone."""
-        if not (self.dropped or self._waiting or self._after_capture):
-            return
+        if self.dropped or self._waiting or self._after_capture:
+            with self.machine.lock:
+                self._collect()
+
+    def _collect(self) -> None:
         while self.dropped:
             block, streams = self.dropped.popleft()
             self.figures.add(allocated=-block.num_bytes)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slipstream.device.soft.binding.locked import LockedMachine
 from slipstream.device.soft.binding.memory import NO_POOL, Memory, PoolId
 from slipstream.device.soft.binding.random import Draw, RandomState
-from slipstream.device.soft.machine import Graph, Machine
+from slipstream.device.soft.machine import Graph
 from slipstream.errors import DeviceError
 
 Value = TypeVar("Value")
@@ -57,7 +58,7 @@ class Runtime:
         memory_bytes: memory of each.
     """
 
-    def __init__(self, machine: Machine, num_devices: int, memory_bytes: int) -> None:
+    def __init__(self, machine: LockedMachine, num_devices: int, memory_bytes: int) -> None:
         self.machine = machine
         self.num_devices = num_devices
         self.memories = [Memory(machine, memory_bytes) for _ in range(num_devices)]

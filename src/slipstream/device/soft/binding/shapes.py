@@ -11,10 +11,17 @@ from torch.utils._pytree import tree_map
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
+#: What PyTorch says when a custom op's shape function wants a size that only the values tell.
+_ASKS_FOR_VALUES = "data-dependent"
+
 #: Calls whose results are remembered; a program has few different ones.
 MAX_REMEMBERED = 16_384
 
 _remembered: dict[Any, tuple[Shape | None, ...]] = {}
+
+
+class ShapeNeedsValues(Exception):
+    """The shape of an op's result depends on values, though its schema has no tag that says so."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,9 @@ def result_shapes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
     Args:
         op: what is called; its results' shapes do not depend on values.
         args, kwargs: its arguments, with plain CPU tensors.
+
+    Raises:
+        ShapeNeedsValues: they do depend on values.
     """
     key = _key(op, args, kwargs)
     known = _remembered.get(key) if key is not None else None
@@ -84,7 +94,11 @@ def _describe(value: Any) -> Any:
 def _infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Shape | None, ...]:
     try:
         results = op(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
-    except NotImplementedError:
+    except RuntimeError as error:
+        if _ASKS_FOR_VALUES in str(error):
+            raise ShapeNeedsValues(op.name()) from None
+        if not isinstance(error, NotImplementedError):
+            raise
         # No meta kernel. What the op gives for zeros looks as what it gives for the real values.
         results = op(*tree_map(_to_zeros, args), **tree_map(_to_zeros, kwargs))
     return tuple(shape_of(r) if isinstance(r, torch.Tensor) else None for r in flat_results(results))

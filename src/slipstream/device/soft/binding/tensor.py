@@ -16,10 +16,8 @@ from slipstream.device.soft.machine.places import Place, here
 #: What the wrapper claims its storage holds, so that a resize may change its sizes.
 _ANY_BYTES = 1 << 45
 
-
 #: Set by `dispatch`: what becomes of an op on these tensors.
 on_op: Callable[[Any, Sequence[Any], dict[str, Any]], Any] | None = None
-
 
 _plain_data: Any = torch.Tensor.data
 

@@ -14,6 +14,7 @@ from slipstream.device.soft.face import (
     graphed,
     graphs,
     handlers,
+    options,
     registry,
     seeds,
     streams,
@@ -38,6 +39,10 @@ _NPU = {
     graphed: "make_graphed_callables",
     graphs: "NPUGraph graph graph_pool_handle is_current_stream_capturing",
     handlers: "NpuGraphOpHandler register_npu_graph_handler",
+    options: (
+        "set_compile_mode is_jit_compile_false set_option set_mm_bmm_format_nd get_mm_bmm_format_nd "
+        "set_op_timeout_ms set_sync_debug_mode ipc_collect"
+    ),
     seeds: (
         "get_rng_state set_rng_state get_rng_state_all set_rng_state_all manual_seed manual_seed_all seed "
         "seed_all initial_seed"
@@ -56,6 +61,7 @@ _SUBMODULES = {
     "memory": (figures,),
     "random": (seeds,),
     "utils": (devices, streams),
+    "npu_config": (options,),
 }
 
 
@@ -103,6 +109,7 @@ def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
         for name in names.split():
             setattr(npu, name, getattr(source, name))
     vars(npu).update(_initialized=True, default_generators=(), __path__=[])
+    vars(npu).update(config=options.Config(), matmul=options.Hf32(), conv=options.Hf32())
     top = FaceModule("torch_npu", "The software NPU as torch_npu.")
     native = FaceModule("torch_npu._C")
     vars(native)["_weak_ref_tensor"] = weak_reference

@@ -52,6 +52,8 @@ class Core:
         self._captures = Captures(self)
         self._baton: Baton | None = None
         self._graphs: list[Graph] = []
+        self._asked: object = None  # what `query` asked last in vain, and how often
+        self._times_asked = 0
         self._hosts: list[Host] = []
         for rank in range(ranks):
             self._new_host(rank)

@@ -12,6 +12,9 @@ from slipstream.device.soft.machine.places import Place
 from slipstream.device.soft.machine.ranks import Baton, Host
 from slipstream.device.soft.machine.regions import Region
 
+#: So often a host may ask `query()` in vain, with no other call between, before it is called a hang.
+PATIENCE = 1000
+
 
 class HostCalls(Core):
     """The hosts' accesses and waits."""
@@ -59,8 +62,10 @@ class HostCalls(Core):
     def query(self, what: int | Event) -> bool:
         """Return whether a stream, or the latest record of an event, has finished. True is knowledge of it.
 
+        The host may ask while a gate is closed that it opens later. Only one that does nothing else but ask hangs.
+
         Raises:
-            StreamSyncTimeout: it hasn't, and nothing can ever move on.
+            StreamSyncTimeout: nothing can move on, and the host has asked `PATIENCE` times with no call between.
         """
         if isinstance(what, Event):
             self._captures.forbid_event(what)
@@ -72,7 +77,12 @@ class HostCalls(Core):
             self._after_call()
             if not target.done and self._engine.ready:
                 self._engine.scheduler.while_blocked(self._engine)
-            if not target.done and not self._engine.ready and not self._others_move():
+            if (
+                not target.done
+                and not self._engine.ready
+                and not self._others_move()
+                and self._in_vain(target)
+            ):
                 self._stands_still(Command(SYNC, self._host.actor, "query()", place=self._place()))
                 raise errors.StreamSyncTimeout("query() will never be true: the finding says why")
         if target is None:
@@ -83,6 +93,12 @@ class HostCalls(Core):
             self._host.learn(target.clock)
         self._own(Command(SYNC, self._host.actor, "query()", place=self._place(), deps=(target,)))
         return True
+
+    def _in_vain(self, target: Command) -> bool:
+        """Return whether the host has asked this once too often, with nothing issued and nothing run meanwhile."""
+        asked = (target, self._engine.issued, self._engine.ran)
+        self._asked, self._times_asked = asked, self._times_asked + 1 if asked == self._asked else 1
+        return self._times_asked >= PATIENCE
 
     def sync_copy(self, stream: int, what: str) -> None:
         """Check that a blocking copy (`.item()`, `.cpu()`) is allowed now.
