@@ -361,6 +361,44 @@ def test_the_stream_budget_207008_and_207005() -> None:
     assert Limits().streams - Limits().reserved_streams == 1800
 
 
+def test_a_stream_that_cannot_join_breaks_the_capture() -> None:
+    machine = Machine(limits=Limits(streams=5, reserved_streams=1))
+    main, side, graph, fork = (
+        machine.stream("main"),
+        machine.stream("side"),
+        machine.graph("g"),
+        machine.event("fork"),
+    )
+    machine.begin_capture(main, graph)
+    machine.record(main, fork)
+    with refused(errors.OutOfResources, 207005, "New capture stream failed"):
+        machine.wait(side, fork)
+    with refused(errors.CaptureInvalidated, 507903, "New capture stream failed"):
+        machine.end_capture(main)
+
+
+def test_the_mend_of_a_race_inside_a_graph_names_the_streams_of_the_capture() -> None:
+    machine = Machine()
+    launching, main, side = machine.stream("launching"), machine.stream("main"), machine.stream("side")
+    hidden, graph, fork, join = (
+        memory(machine),
+        machine.graph("g"),
+        machine.event("fork"),
+        machine.event("join"),
+    )
+    machine.begin_capture(main, graph)
+    machine.record(main, fork)
+    machine.wait(side, fork)
+    machine.kernel(side, "plan", (), (hidden,))
+    machine.kernel(main, "verify", (hidden,))
+    machine.record(side, join)
+    machine.wait(main, join)
+    machine.end_capture(main)
+    machine.replay(launching, graph)
+    (finding,) = machine.finish().findings
+    assert finding.missing.startswith("`main.wait_stream(side)` inside the capture, after plan")
+
+
 def test_addresses_that_moved_are_named() -> None:
     machine = Machine()
     main, static, fresh = machine.stream("main"), memory(machine, "static"), memory(machine, "fresh")
