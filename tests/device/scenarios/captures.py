@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ def capture(body: Any, **options: Any) -> Any:
     return graph
 
 
-@refused(207005, says=("New capture stream failed", "streams are used up, not memory"), limits=few_streams(12))
+@refused(
+    207005, says=("New capture stream failed", "streams are used up, not memory"), limits=few_streams(12)
+)
 def graph_for_every_layer_and_size(mended: bool) -> None:
     """vllm-ascend #9564: a graph for each layer and size needs more streams than there are; the device calls it
     a failed allocation."""
@@ -256,10 +259,8 @@ def swallowed_error_breaks_the_capture_later(mended: bool) -> None:
 
     def model() -> torch.Tensor:
         scale = 1.0
-        try:
+        with suppress(SoftError):
             scale = x[0] if mended else x[0].item()
-        except SoftError:
-            pass
         return x * scale
 
     capture(model).replay()

@@ -41,7 +41,9 @@ def two_update_streams_open_the_same_gates(mended: bool) -> list[float]:
     return decoder.lengths()
 
 
-@finds("hang", streams=("main",), buffer="gate", says=("for ever: nobody has opened it",), mend="gate.record(")
+@finds(
+    "hang", streams=("main",), buffer="gate", says=("for ever: nobody has opened it",), mend="gate.record("
+)
 def update_hook_is_not_called_any_more(mended: bool) -> list[float]:
     """vllm-ascend #13639: the graph waits for openings, and the hook that would open them isn't called."""
     main = torch.npu.Stream()
@@ -54,7 +56,9 @@ def update_hook_is_not_called_any_more(mended: bool) -> list[float]:
     return decoder.lengths()
 
 
-@finds("hang", streams=("main",), buffer="gate", says=("for ever: nobody has opened it",), mend="gate.record(")
+@finds(
+    "hang", streams=("main",), buffer="gate", says=("for ever: nobody has opened it",), mend="gate.record("
+)
 def fewer_updates_than_tasks(mended: bool) -> list[float]:
     """vllm-ascend #14310: the update covers the layers of one attention backend; zip drops the others, and the
     replay stands at the first gate that isn't opened."""

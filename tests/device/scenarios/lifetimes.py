@@ -141,7 +141,7 @@ def sleep_resets_a_graph_that_runs(mended: bool) -> None:
 
 @finds("stale-address", says=("`args[0]`",), mend="static.copy_(args[0])")
 def positional_input_has_moved(mended: bool) -> Any:
-    """vllm #37395: a piece is replayed with a fresh tensor from the op before it, and reads the old one's place."""
+    """vllm #37395: a piece is replayed with a fresh tensor of the op before it, and reads the old place."""
     static = torch.ones(8, device="npu")
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph):

@@ -9,23 +9,24 @@ import torch
 
 from slipstream.device.soft.binding.runtime import active
 
-SIZE, CONTEXT = 8, 32
+SIZE, PAGES, PAGE = 8, 4, 8
 
 
 class Attention:
-    """One layer's attention over values 0, 1, 2, ...: its output is the mean, so it tells the length that it had."""
+    """One layer's attention over values 0, 1, 2, ...: its output is their mean, so it tells its length."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self) -> None:
         self.query = torch.zeros(1, 1, SIZE, device="npu")
-        self.key = torch.zeros(1, CONTEXT, SIZE, device="npu")
-        rows = torch.arange(CONTEXT, dtype=torch.float32, device="npu").view(1, CONTEXT, 1)
-        self.value = (rows * scale).expand(1, CONTEXT, SIZE).contiguous()
+        self.key = torch.zeros(PAGES, PAGE, SIZE, device="npu")
+        rows = torch.arange(PAGES * PAGE, dtype=torch.float32, device="npu").view(PAGES, PAGE, 1)
+        self.value = rows.expand(PAGES, PAGE, SIZE).contiguous()
+        self.table = torch.arange(PAGES, dtype=torch.int32, device="npu").view(1, PAGES)
         self.out = torch.zeros(1, 1, SIZE, device="npu")
         self.lse = torch.zeros(0, device="npu")
         self.workspace = torch.zeros(1024, dtype=torch.uint8, device="npu")
 
-    def __call__(self, length: int) -> None:
-        """Issue the op."""
+    def __call__(self, length: int, table: torch.Tensor | None = None) -> None:
+        """Issue the op, with another block table if one is given."""
         import torch_npu
 
         torch_npu.npu_fused_infer_attention_score.out(
@@ -33,6 +34,8 @@ class Attention:
             self.key,
             self.value,
             actual_seq_lengths_kv=[length],
+            block_table=self.table if table is None else table,
+            block_size=PAGE,
             workspace=self.workspace,
             out=[self.out, self.lse],
         )
@@ -43,12 +46,12 @@ class Attention:
 
         torch_npu._npu_paged_attention(
             query=self.query.view(1, 1, SIZE),
-            key_cache=self.key.view(1, CONTEXT, 1, SIZE),
-            value_cache=self.value.view(1, CONTEXT, 1, SIZE),
+            key_cache=self.key.view(PAGES, PAGE, 1, SIZE),
+            value_cache=self.value.view(PAGES, PAGE, 1, SIZE),
             num_kv_heads=1,
             num_heads=1,
             scale_value=1.0,
-            block_table=torch.zeros(1, 1, dtype=torch.int32, device="npu"),
+            block_table=self.table,
             context_lens=torch.tensor([length], dtype=torch.int32),
             out=self.out.view(1, 1, SIZE),
         )
@@ -86,11 +89,11 @@ class Decoder:
         return [round(2 * attend.out[0, 0, 0].item() + 1, 3) for attend in self.layers]
 
 
-def update_task(stream: Any, handle: Any, attend: Callable[[int], None], length: int) -> None:
-    """Give a task the op with a new length."""
+def update_task(stream: Any, handle: Any, attend: Callable[..., None], *arguments: Any) -> None:
+    """Give a task the op with a new length, and with a block table if one is given too."""
     with torch.npu.stream(stream):
         torch.npu.graph_task_update_begin(stream, handle)
-        attend(length)
+        attend(*arguments)
         torch.npu.graph_task_update_end(stream)
 
 

@@ -19,7 +19,7 @@ def captured(body: Callable[[], object]) -> torch.npu.NPUGraph:  # type: ignore[
 
 @finds("collective", says=("all_reduce[4]", "all_reduce[3]"), mend="one order on every rank", ranks=2)
 def one_rank_pads_for_its_graph(mended: bool) -> None:
-    """vllm-ascend #13826: the ranks don't agree on the mode, so one pads to its graph's size and another doesn't."""
+    """vllm-ascend #13826: the ranks don't agree on the mode, so one pads to its graph's size and one doesn't."""
 
     def rank(can_replay: bool) -> None:
         replays = everyone(can_replay) if mended else can_replay
@@ -30,7 +30,9 @@ def one_rank_pads_for_its_graph(mended: bool) -> None:
     run_ranks(lambda: rank(True), lambda: rank(False))
 
 
-@finds("collective", says=("waits for ever", "rank 1 never issues"), mend="an idle rank must take part", ranks=2)
+@finds(
+    "collective", says=("waits for ever", "rank 1 never issues"), mend="an idle rank must take part", ranks=2
+)
 def idle_rank_skips_its_collectives(mended: bool) -> None:
     """sglang #29144: a rank without requests leaves the draft-extend out, and with it the collectives."""
 

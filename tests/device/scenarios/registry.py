@@ -1,7 +1,7 @@
 """The registry of the scenarios: what each must be found as, and running one.
 
-A scenario is a function of `mended: bool`. It uses `mended` once: there stands the line that mends it. Its docstring
-begins with the thread, as in "sglang #40025: ...".
+A scenario is a function of `mended: bool`. It uses `mended` once: there stands the line that mends it. Its
+docstring begins with the thread, as in "sglang #40025: ...".
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class Scenario:
             elif not isinstance(statement, ast.FunctionDef):
                 # Of a statement with a body, what stands before the body.
                 parts = [part for _, part in ast.iter_fields(statement) if isinstance(part, ast.expr)]
-                if any(isinstance(node, ast.IfExp) and _asks(node) for part in parts for node in ast.walk(part)):
+                if any(
+                    isinstance(node, ast.IfExp) and _asks(node) for part in parts for node in ast.walk(part)
+                ):
                     lines.append(ast.unparse(_Mended().visit(statement)).split("\n")[0])
         return lines
 
@@ -184,7 +186,9 @@ def run(scenario: Scenario, mended: bool, scheduler: Scheduler) -> Outcome:
         except RuntimeError as raised:
             error = raised
         findings = machine.finish().findings
-    hung = isinstance(error, StreamSyncTimeout) and any(one.kind in ("hang", "collective") for one in findings)
+    hung = isinstance(error, StreamSyncTimeout) and any(
+        one.kind in ("hang", "collective") for one in findings
+    )
     outcome = Outcome(findings, None if hung else error, value)
     for refusal in outcome.refusals:
         refusal.with_traceback(None)  # the frames hold tensors

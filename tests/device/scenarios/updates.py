@@ -36,7 +36,13 @@ def task_is_updated_while_its_replay_runs(mended: bool) -> None:
             graph.graph.replay()
 
 
-@finds("race", code=107037, streams=("update", "main"), says=("update of a task",), mend="main.wait_stream(update)")
+@finds(
+    "race",
+    code=107037,
+    streams=("update", "main"),
+    says=("update of a task",),
+    mend="main.wait_stream(update)",
+)
 def replay_does_not_wait_for_the_update(mended: bool) -> None:
     """vllm-ascend PR #16798: the rebind comes before the replay in the program, and nothing says so to the
     device."""
@@ -122,9 +128,34 @@ def count_of_lists_differs_from_the_captured_ops(mended: bool) -> list[float]:
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph, auto_dispatch_capture=True):
         outs = [
-            torch_npu.npu_fused_infer_attention_score(at.query, at.key, at.value, actual_seq_lengths_kv=[1])[0]
+            torch_npu.npu_fused_infer_attention_score(at.query, at.key, at.value, actual_seq_lengths_kv=[1])[
+                0
+            ]
             for at in layers
         ]
     graph.replay()
     graph.update([{"actual_seq_lengths_kv": [4]}] * (2 if mended else 0))
     return [out[0, 0, 0].item() for out in outs]
+
+
+@finds(
+    "update-mixed",
+    streams=("update",),
+    buffer="table",
+    says=("is updated with table",),
+    mend="keep tasks by name",
+)
+def updates_are_zipped_in_another_order(mended: bool) -> list[float]:
+    """vllm-ascend #9257: the keys of the metadata don't come in the order of the capture, so each layer gets the
+    other's length and block table."""
+    main = torch.npu.Stream()
+    update = torch.npu.Stream()
+    decoder = Decoder(layers=2)
+    metadata = {"layer.2": (4, decoder.layers[0].table), "layer.10": (20, decoder.layers[1].table)}
+    names = sorted(metadata, key=lambda name: int(name[6:])) if mended else sorted(metadata)
+    with torch.npu.stream(main):
+        decoder.graph.replay()
+    for name, handle, gate, attend in zip(names, decoder.handles, decoder.gates, decoder.layers, strict=True):
+        update_task(update, handle, attend, *metadata[name])
+        gate.record(update)
+    return decoder.lengths()

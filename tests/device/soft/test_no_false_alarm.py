@@ -1,7 +1,7 @@
-"""No false alarm: programs whose order comes from one means only, whatever means that is, are clean in 30 orders.
+"""No false alarm: programs whose order comes from one means only, whichever it is, are clean in 30 orders.
 
-Each program is the right way to do something that is often done wrong; none may be reported, and its values are the
-same in every order.
+Each program is the right way to do something that is often done wrong; none may be reported, and its values are
+the same in every order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Property tests: programs over a few streams, ordered by events and host waits that stand in random places.
 
-A naive oracle keeps, for every stream, event and the host, the set of ops that come before: no clocks, no regions, only
-sets of steps and of elements. What it says of a program, the software NPU must say in every order: a race or none. And
-where there is none, every order gives plain eager PyTorch's values, bit for bit.
+A naive oracle keeps, for every stream, event and the host, the set of ops that come before: no clocks, no regions,
+only sets of steps and of elements. What it says of a program, the software NPU must say in every order: a race or
+none. And where there is none, every order gives plain eager PyTorch's values, bit for bit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Op:
 
     def conflicts(self, other: Op) -> bool:
         return bool(
-            self.writes() & (other.writes() | other.reads()) or other.writes() & (self.writes() | self.reads())
+            self.writes() & (other.writes() | other.reads())
+            or other.writes() & (self.writes() | self.reads())
         )
 
 
@@ -96,7 +97,9 @@ WAITS = (Wait, HostWaitsForEvent, HostWaitsForStream)
 
 streams = st.integers(0, STREAMS - 1)
 events = st.integers(0, EVENTS - 1)
-spans = st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)).map(lambda p: (p[0], min(SIZE, p[0] + p[1])))
+spans = st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)).map(
+    lambda p: (p[0], min(SIZE, p[0] + p[1]))
+)
 blocks = st.builds(Block, st.integers(0, TENSORS - 1), spans, spans)
 ops = st.builds(Op, streams, st.sampled_from(["scale", "fill", "add"]), blocks, blocks)
 loose = st.one_of(
@@ -154,7 +157,12 @@ def edge(draw: st.DrawFn, source: int, target: int, event: int) -> list[Step]:
         st.sampled_from(
             [
                 [Record(event, source), Wait(event, target)],
-                [Record(event, source), Wait(event, third), Record(event + 1, third), Wait(event + 1, target)],
+                [
+                    Record(event, source),
+                    Wait(event, third),
+                    Record(event + 1, third),
+                    Wait(event + 1, target),
+                ],
                 [Record(event, source), HostWaitsForEvent(event)],
                 [HostWaitsForStream(source)],
             ]
