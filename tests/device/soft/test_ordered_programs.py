@@ -102,13 +102,10 @@ spans = st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)).map(
 )
 blocks = st.builds(Block, st.integers(0, TENSORS - 1), spans, spans)
 ops = st.builds(Op, streams, st.sampled_from(["scale", "fill", "add"]), blocks, blocks)
-loose = st.one_of(
-    st.builds(Record, events, streams),
-    st.builds(Wait, events, streams),
-    st.builds(HostWaitsForEvent, events),
-    st.builds(HostWaitsForStream, streams),
-)
-programs = st.lists(st.one_of(ops, ops, ops, loose), max_size=12)
+marks = st.one_of(st.builds(Record, events, streams), st.builds(Wait, events, streams))
+host_waits = st.one_of(st.builds(HostWaitsForEvent, events), st.builds(HostWaitsForStream, streams))
+programs = st.lists(st.one_of(ops, ops, ops, marks, host_waits), max_size=12)
+programs_without_host = st.lists(st.one_of(ops, ops, marks), max_size=12)
 
 
 class Oracle:
@@ -150,34 +147,26 @@ def has_race(program: list[Step]) -> bool:
     return False
 
 
-def edge(draw: st.DrawFn, source: int, target: int, event: int) -> list[Step]:
+def edge(draw: st.DrawFn, source: int, target: int, event: int, host: bool) -> list[Step]:
     """Return one of the ways to let stream `target` come after what stream `source` was given so far."""
     third = draw(streams)
-    return draw(
-        st.sampled_from(
-            [
-                [Record(event, source), Wait(event, target)],
-                [
-                    Record(event, source),
-                    Wait(event, third),
-                    Record(event + 1, third),
-                    Wait(event + 1, target),
-                ],
-                [Record(event, source), HostWaitsForEvent(event)],
-                [HostWaitsForStream(source)],
-            ]
-        )
-    )
+    ways: list[list[Step]] = [
+        [Record(event, source), Wait(event, target)],
+        [Record(event, source), Wait(event, third), Record(event + 1, third), Wait(event + 1, target)],
+    ]
+    if host:
+        ways += [[Record(event, source), HostWaitsForEvent(event)], [HostWaitsForStream(source)]]
+    return draw(st.sampled_from(ways))
 
 
 @st.composite
-def ordered_programs(draw: st.DrawFn, end: tuple[Step, ...] = ()) -> list[Step]:
+def ordered_programs(draw: st.DrawFn, end: tuple[Step, ...] = (), host: bool = True) -> list[Step]:
     """Random programs with `end` behind them, and with the edges that they lack put in."""
     oracle = Oracle()
     program: list[Step] = []
-    for step in [*draw(programs), *end]:
+    for step in [*draw(programs if host else programs_without_host), *end]:
         while isinstance(step, Op) and (missing := oracle.unordered(step)):
-            for new in edge(draw, missing[0].stream, step.stream, EVENTS + len(program)):
+            for new in edge(draw, missing[0].stream, step.stream, EVENTS + len(program), host):
                 program.append(new)
                 oracle.take(new)
         program.append(step)
@@ -191,27 +180,53 @@ ALL = Block(0, (0, SIZE), (0, SIZE))
 CONFLICT = (Op(0, "add", ALL, ALL), Op(1, "fill", ALL, ALL))
 
 
+def issue(program: list[Step], made: list[Any], tensors: list[torch.Tensor]) -> None:
+    events: dict[int, Any] = {}
+    for step in program:
+        event = None
+        if isinstance(step, Record | Wait | HostWaitsForEvent):
+            event = events.setdefault(step.event, torch.npu.Event())
+        if isinstance(step, Op):
+            with torch.npu.stream(made[step.stream]):
+                step.apply(tensors)
+        elif isinstance(step, Record):
+            event.record(made[step.stream])
+        elif isinstance(step, Wait):
+            event.wait(made[step.stream])
+        elif isinstance(step, HostWaitsForEvent):
+            event.synchronize()
+        else:
+            made[step.stream].synchronize()
+
+
 def run(program: list[Step], scheduler: Scheduler) -> tuple[list[torch.Tensor], Report]:
     with soft.installed(scheduler) as machine:
         made = [torch.npu.Stream() for _ in range(STREAMS)]
-        marks: dict[int, Any] = {}
         tensors = [start(number).npu() for number in range(TENSORS)]
         torch.npu.synchronize()
-        for step in program:
-            event = None
-            if isinstance(step, Record | Wait | HostWaitsForEvent):
-                event = marks.setdefault(step.event, torch.npu.Event())
-            if isinstance(step, Op):
-                with torch.npu.stream(made[step.stream]):
-                    step.apply(tensors)
-            elif isinstance(step, Record):
-                event.record(made[step.stream])
-            elif isinstance(step, Wait):
-                event.wait(made[step.stream])
-            elif isinstance(step, HostWaitsForEvent):
-                event.synchronize()
-            else:
-                made[step.stream].synchronize()
+        issue(program, made, tensors)
+        torch.npu.synchronize()
+        return [tensor.cpu() for tensor in tensors], machine.finish()
+
+
+def replay_twice(program: list[Step], scheduler: Scheduler) -> tuple[list[torch.Tensor], Report]:
+    """Capture a program over forked streams, and replay it on two other streams in turn."""
+    with soft.installed(scheduler) as machine:
+        made = [torch.npu.Stream() for _ in range(STREAMS)]
+        tensors = [start(number).npu() for number in range(TENSORS)]
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            origin = torch.npu.current_stream()
+            for stream in made:
+                stream.wait_stream(origin)
+            issue(program, made, tensors)
+            for stream in made:
+                origin.wait_stream(stream)
+        torch.npu.synchronize()
+        for stream, other in ((made[0], made[1]), (made[1], made[0])):
+            stream.wait_stream(other)
+            with torch.npu.stream(stream):
+                graph.replay()
         torch.npu.synchronize()
         return [tensor.cpu() for tensor in tensors], machine.finish()
 
@@ -262,3 +277,23 @@ def test_any_program_gets_the_verdict_of_the_naive_oracle(program: list[Step], s
         assert bool(report.findings) == has_race(program)
         if not report.findings:
             assert same(found, eagerly(program))
+
+
+@settings(max_examples=40, deadline=None)
+@given(ordered_programs(host=False))
+def test_a_captured_program_is_eager_pytorch_in_every_order(program: list[Step]) -> None:
+    expected = eagerly(program + program)
+    for schedule in SCHEDULES[:3]:
+        found, report = replay_twice(program, schedule())
+        assert report.findings == (), "\n\n".join(map(str, report.findings))
+        assert same(found, expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(programs_without_host, st.integers(0, 1000))
+def test_any_captured_program_gets_the_verdict_of_the_naive_oracle(program: list[Step], seed: int) -> None:
+    for scheduler in (ProgramOrder(), Seeded(seed)):
+        found, report = replay_twice(program, scheduler)
+        assert bool(report.findings) == has_race(program)
+        if not report.findings:
+            assert same(found, eagerly(program + program))
