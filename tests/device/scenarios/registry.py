@@ -25,6 +25,9 @@ Program = Callable[[bool], Any]
 
 HERE = Path(__file__).parent
 
+#: Beside the kinds of findings.
+REFUSED, VALUES = "refused", "other values"
+
 #: The parts of the table, in its order, by the module that holds them.
 PARTS = {
     "captures": "Capture: streams, illegal operations, joins",
@@ -44,8 +47,8 @@ class Scenario:
 
     Attributes:
         program: the program; True mends it.
-        kind: of the finding; None where the device refuses at once, or where only the values are wrong.
-        code: of the refusal, or the number that a device would say.
+        kind: of the finding; `REFUSED` where the device says no at once, `VALUES` where only the values are wrong.
+        code: of the refusal (None: torch_npu's own check), or what a device may say where there is a finding.
         says: what the text of the finding or of the refusal must hold, with streams by their variables' names.
         streams: the streams that the finding must name, by their variables' names.
         buffer: the tensor, buffer or gate that it must name, likewise.
@@ -54,7 +57,7 @@ class Scenario:
     """
 
     program: Program
-    kind: str | None
+    kind: str
     code: int | None = None
     says: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
@@ -106,9 +109,9 @@ class Scenario:
     @property
     def found(self) -> str:
         """How the table says what is found."""
-        if self.kind is not None:
-            return self.kind + (f" ({self.code})" if self.code else "")
-        return f"refused: {self.code or 'torch_npu itself'}" if self.says or self.code else "other values"
+        if self.kind == REFUSED:
+            return f"refused: {self.code or 'torch_npu itself'}"
+        return self.kind + (f" ({self.code})" if self.code else "")
 
 
 def _asks(node: ast.If | ast.IfExp) -> bool:
@@ -130,12 +133,12 @@ def finds(kind: str, **about: Any) -> Callable[[Program], Program]:
 
 def refused(code: int | None = None, **about: Any) -> Callable[[Program], Program]:
     """Register a program that the device must refuse, with Ascend's code, or None for torch_npu's own check."""
-    return _registering(kind=None, code=code, **about)
+    return _registering(kind=REFUSED, code=code, **about)
 
 
 def gives_other_values(**about: Any) -> Callable[[Program], Program]:
     """Register a program in which nothing is out of order, and which returns other values than the mended one."""
-    return _registering(kind=None, **about)
+    return _registering(kind=VALUES, **about)
 
 
 def _registering(**about: Any) -> Callable[[Program], Program]:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Sequence
 
 import pytest
 
 from slipstream.device.soft.machine import Finding
 from slipstream.device.soft.machine.errors import SoftError
+from slipstream.device.soft.machine.findings import KINDS
 from tests.device.scenarios.all import HERE, SCENARIOS, table
-from tests.device.scenarios.registry import Scenario, by_variable, orders, run
+from tests.device.scenarios.registry import REFUSED, VALUES, Scenario, by_variable, orders, run
 
 BROKEN_SEEDS, MENDED_SEEDS = 5, 10
 
-every = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
-found = pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.kind], ids=lambda one: one.name)
-refused = pytest.mark.parametrize(
-    "scenario", [s for s in SCENARIOS if s.found.startswith("refused")], ids=lambda one: one.name
-)
-silent = pytest.mark.parametrize(
-    "scenario", [s for s in SCENARIOS if s.found == "other values"], ids=lambda one: one.name
-)
+
+def of_kinds(kinds: Sequence[str]) -> pytest.MarkDecorator:
+    chosen = [one for one in SCENARIOS if one.kind in kinds]
+    return pytest.mark.parametrize("scenario", chosen, ids=lambda one: one.name)
+
+
+every = of_kinds([*KINDS, REFUSED, VALUES])
+found = of_kinds(KINDS)
+refused = of_kinds([REFUSED])
+silent = of_kinds([VALUES])
 
 
 @found
@@ -90,8 +94,13 @@ def test_one_line_mends_it(scenario: Scenario) -> None:
     assert len(inspect.getsource(scenario.program).splitlines()) <= 40
 
 
+def test_every_scenario_has_a_known_kind_and_a_name_of_its_own() -> None:
+    assert {one.kind for one in SCENARIOS} <= {*KINDS, REFUSED, VALUES}
+    assert len({one.name for one in SCENARIOS}) == len(SCENARIOS)
+
+
 def test_thirty_public_threads_are_found() -> None:
-    threads = {one.thread for one in SCENARIOS if one.found != "other values" and "#" in one.thread}
+    threads = {one.thread for one in SCENARIOS if one.kind != VALUES and "#" in one.thread}
     assert len(threads) >= 30
 
 

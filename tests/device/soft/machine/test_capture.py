@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from slipstream.device.soft.machine import Graph, Limits, Machine, Region, Seeded, errors
@@ -238,6 +240,19 @@ def test_thread_local_captures_let_other_hosts_wait() -> None:
     with machine.rank(1):
         machine.synchronize()
     machine.end_capture(main)
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_another_thread_may_wait_beside_a_thread_local_capture_only(mode: str) -> None:
+    machine, main, side, _ = capturing(mode)
+    with ThreadPoolExecutor(1) as beside:
+        waited = beside.submit(machine.synchronize, side)
+    if mode == "thread_local":
+        waited.result()
+        machine.end_capture(main)
+    else:
+        with refused(errors.CaptureForbids, 107030, "mode 'global'"):
+            waited.result()
 
 
 def test_events_inside_and_outside_107024_107028_107031() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from slipstream.device.soft.machine import errors
@@ -268,7 +269,8 @@ class Captures:
 
     def _forbid(self, what: str) -> None:
         for capture in self._active:
-            same_thread = capture.rank == self._machine.current_host
+            here = (self._machine.current_host, threading.get_ident())
+            same_thread = (capture.rank, capture.thread) == here
             if capture.mode == "global" or (capture.mode == "thread_local" and same_thread):
                 self._refuse(capture, what)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,7 @@ class Capture:
 
     def __init__(self, graph: Graph, origin: Actor, mode: str, rank: int, place: Place) -> None:
         self.graph, self.origin, self.mode, self.rank, self.place = graph, origin, mode, rank, place
+        self.thread = threading.get_ident()
         self.actors = [origin]
         self.forks = [place]
         self.seen: list[dict[int, int]] = [{}]
