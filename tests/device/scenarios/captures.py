@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -146,8 +147,8 @@ def upload_from_pageable_memory(mended: bool) -> None:
 
 
 @refused(107030, says=("the host waits for", "mode 'global'"))
-def another_part_synchronises_under_global_mode(mended: bool) -> None:
-    """vllm-ascend #8992: the connector of the KV transfer waits for its own stream while the model is captured."""
+def another_thread_synchronises_under_global_mode(mended: bool) -> None:
+    """vllm-ascend #8992: the thread of the KV transfer waits for its own stream while the model is captured."""
     transfer = torch.npu.Stream()
     blocks = torch.zeros(4, device="npu")
     x = torch.ones(4, device="npu")
@@ -159,9 +160,10 @@ def another_part_synchronises_under_global_mode(mended: bool) -> None:
 
     def model() -> None:
         x.add_(1)
-        connector()
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(connector).result()
 
-    capture(model, capture_error_mode="relaxed" if mended else "global").replay()
+    capture(model, capture_error_mode="thread_local" if mended else "global").replay()
 
 
 @refused(207019, says=("stands in a task group", "outside the group"))
@@ -235,7 +237,7 @@ def default_stream_depends_on_the_capture(mended: bool) -> None:
 
 @refused(107024, says=("recorded outside the capture", "before the capture begins"))
 def capture_waits_for_an_event_from_outside(mended: bool) -> None:
-    """acl-graph.md 1.3: the offloader's last load is waited for inside the capture; it must be before."""
+    """vLLM-Ascend, order of a capture: the offloader's last load is waited for inside the capture; it must be before."""
     load = torch.npu.Stream()
     weights = torch.zeros(4, device="npu")
     torch.npu.synchronize()

@@ -100,7 +100,7 @@ def tensor_of_the_plan_stream_is_freed_while_main_reads_it(mended: bool) -> None
 
 @finds("lifetime", streams=("main", "side"), mend="side.wait_stream(main)")
 def graphs_of_one_pool_are_replayed_at_once(mended: bool) -> Any:
-    """acl-graph.md 1.1 (one pool for every graph): the encoder's graph is replayed beside the decoder's, and both
+    """vLLM-Ascend, one pool for every graph: the encoder's graph is replayed beside the decoder's, and both
     keep their temporaries in the same blocks."""
     main = torch.npu.Stream()
     side = torch.npu.Stream()

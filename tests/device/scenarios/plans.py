@@ -105,7 +105,7 @@ def wait_comes_before_the_record(mended: bool) -> None:
 
 @finds("race", streams=("main", "plan"), buffer="hidden", mend="plan.wait_stream(main)")
 def wait_only_if_there_is_an_event(mended: bool) -> None:
-    """SGLang 0.5.23 (speculative.md 0.1): multi-layer EAGLE waits only where there is a boundary event, and an
+    """SGLang 0.5.23, multi-layer EAGLE: the plan waits only where there is a boundary event, and an
     idle path has none."""
     main = torch.npu.Stream()
     plan = torch.npu.Stream()
