@@ -174,6 +174,13 @@ def test_argmax_of_nan_is_where_the_nan_is(isa):
     assert ops.argmax(x).tolist() == [int(x[0].argmax()), 130]
 
 
+@several
+@given(rows=ROWS, width=st.sampled_from([1, 7, 8, 9, 64, 200, 8192]), size=st.floats(0, 100), seed=SEEDS)
+def test_top_share_is_that_of_the_softmax(isa, rows, width, size, seed):
+    x = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * size
+    torch.testing.assert_close(ops.top_share(x), ops.top_share.definition(x), rtol=2e-5, atol=0)
+
+
 def paged(num_requests, heads, kv_heads, head_dim, page_size, lengths, seed):
     """A random cache, pages that are neither in order nor adjacent, and each request's next positions."""
     generator = torch.Generator().manual_seed(seed)

@@ -65,6 +65,45 @@ def test_plan_rows(isa, seed, width, offset):
     assert [part.tolist() for part in got] == [part.tolist() for part in want]
 
 
+@several
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 4), width=st.integers(1, 5), hidden=st.integers(1, 9))
+def test_what_goes_into_the_head_and_comes_out(isa, seed, count, width, hidden):
+    _, candidate, slots, _, _, _ = pool(seed, count, count, 0)
+    generator = torch.Generator().manual_seed(seed)
+    pool_MH, rows_RH = (torch.randn(size, hidden, generator=generator) for size in (6, count * width))
+    tokens = torch.randint(0, 9, (count, width), generator=generator)
+    advanced = torch.randint(1, width + 1, (count,), generator=generator)
+
+    def written(op, *args, rows):
+        out = [torch.full((rows,), -9), torch.zeros(rows, hidden)]
+        op(*args, *out)
+        return out
+
+    for got, want in zip(
+        *(written(op, candidate, pool_MH, slots, rows=count) for op in both(ops.draft_inputs)), strict=True
+    ):
+        assert torch.equal(got, want)
+    for op in both(ops.extend_inputs):
+        last = torch.full((count,), -9)
+        ids = torch.full((count * width,), -9)
+        hidden_out = torch.zeros(count * width, hidden)
+        op(tokens, advanced, rows_RH, ids, hidden_out, last)
+        assert torch.equal(ids, tokens.flatten())
+        assert torch.equal(hidden_out, rows_RH)
+        assert last.tolist() == [row * width + n - 1 for row, n in enumerate(advanced.tolist())]
+    new = torch.arange(count) + 100, rows_RH[:count].clone()
+    before = candidate.clone(), pool_MH.clone()
+    for got, want in zip(*(op(candidate, pool_MH, slots, *new) for op in both(ops.put_drafts)), strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(candidate, before[0])
+    assert torch.equal(pool_MH, before[1])
+
+
+def both(op):
+    """The op as it runs, and its definition."""
+    return op, op.definition
+
+
 def test_a_position_behind_the_pages_is_an_error(isa):
     positions, kv_slots = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     pages = torch.ones(1, 2, dtype=torch.int64)
@@ -81,3 +120,5 @@ def test_a_pool_row_that_is_not_there_is_an_error(isa, bad):
         ops.verify_rows(lengths, bonus, slots, pages, 16, drafts, *out)
     with pytest.raises(DeviceError, match="out of range"):
         ops.accept_and_commit(drafts, target, lengths, bonus, slots)
+    with pytest.raises(DeviceError, match="out of range"):
+        ops.put_drafts(bonus, torch.zeros(6, 4), slots, torch.tensor([1]), torch.zeros(1, 4))

@@ -113,15 +113,27 @@ def accept() -> tuple[Any, ...]:
     return torch.tensor([[3, 1], [2, -1]]), torch.tensor([[3, 4, 5], [0, 1, 2]]), lengths, bonus, slots
 
 
+def drafts_of_a_pool() -> tuple[torch.Tensor, ...]:
+    """Candidates and hidden rows of a pool of six, and the batch's two rows of it."""
+    return ints(6), torch.randn(6, 8), torch.tensor([4, 1])
+
+
+def extend_inputs() -> tuple[torch.Tensor, ...]:
+    written = torch.zeros(6).long(), torch.zeros(6, 8), torch.zeros(2).long()
+    return ints(2, 3), torch.tensor([3, 1]), torch.randn(6, 8), *written
+
+
 #: For each op, a function that makes argument lists; where there is a native form, it covers them.
 SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "accept_and_commit": lambda: [accept()],
     "argmax": lambda: [(torch.randn(ROWS, 50),)],
     "best_ids": lambda: [(torch.randn(ROWS, 50), 4)],
     "concat_rows": lambda: [(torch.randn(ROWS, 5), torch.randn(ROWS, 9))],
+    "draft_inputs": lambda: [(*drafts_of_a_pool(), torch.zeros(2).long(), torch.zeros(2, 8))],
     "embed_blocks": lambda: [(*map(torch.from_numpy, q8_codes()), torch.tensor([0, 39, 16]))],
     "embed_dense": lambda: [(weight(), ints(4)), (weight().bfloat16(), ints(2, 3))],
     "embed_q8": lambda: [(ops.PackedQ8Matrix.pack(*q8_codes()).tiles, OUTPUTS, torch.tensor([0, 39, 16]))],
+    "extend_inputs": lambda: [extend_inputs()],
     "gated_silu": lambda: [(torch.randn(ROWS, 24),)],
     "kv_index": lambda: [(*attention(width)[2:], PAGE_SIZE, 2) for width in (1, 3)],
     "linear_dense": lambda: [
@@ -142,6 +154,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
         with_context(),
     ],
     "plan_rows": lambda: [plan_rows()],
+    "put_drafts": lambda: [(*drafts_of_a_pool(), ints(2), torch.randn(2, 8))],
     "rms_norm": lambda: [(torch.randn(ROWS, INPUTS), torch.randn(INPUTS), 1e-5, F32)],
     "rope_and_store": lambda: [rope(), in_half(rope(), 3)],
     "rope_rows": lambda: [(torch.randn(20, 16), torch.tensor([3, 0, 19]))],
@@ -150,6 +163,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     ],
     "select_rows": lambda: [(torch.randn(5, 7), torch.tensor([4, 0, 4]))],
     "stack_columns": lambda: [([ints(ROWS), ints(ROWS)],)],
+    "top_share": lambda: [(torch.randn(ROWS, 50),)],
     "verify_rows": lambda: [verify_rows()],
     "widen": lambda: [(torch.randn(ROWS, 5).bfloat16(),), (torch.randn(ROWS, 5),)],
 }
@@ -157,6 +171,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
 #: Arguments that a native form leaves to the definition: other dtypes, and memory that is not in rows.
 UNCOVERED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "argmax": lambda: (torch.randn(50, ROWS).T,),
+    "top_share": lambda: (torch.randn(50, ROWS).T,),
     "concat_rows": lambda: (torch.randn(ROWS, 5).bfloat16(), torch.randn(ROWS, 9).bfloat16()),
     "embed_dense": lambda: (weight(), ints(3, 4).T),
     "gated_silu": lambda: (torch.randn(ROWS, 24).bfloat16(),),
@@ -172,7 +187,10 @@ UNCOVERED: dict[str, Callable[[], tuple[Any, ...]]] = {
 DISAGREEING: list[tuple[str, int, Callable[[Any], Any]]] = [
     ("accept_and_commit", 3, lambda bonus_M: bonus_M[:1].clone()),
     ("accept_and_commit", 4, lambda slots_C: torch.tensor([0, 1, 2])),
+    ("draft_inputs", 4, lambda hidden_BH: hidden_BH[:, :4].clone()),
     ("embed_q8", 1, lambda num_out: num_out + 16),
+    ("extend_inputs", 2, lambda hidden_RH: hidden_RH[:5].clone()),
+    ("extend_inputs", 5, lambda last_B: last_B[:1].clone()),
     ("linear_dense", 0, lambda x: x[:, 1:].contiguous()),
     ("linear_q4", 0, lambda x: x[:, :32].contiguous()),
     ("linear_q4", 2, lambda num_out: num_out + 16),
@@ -180,6 +198,7 @@ DISAGREEING: list[tuple[str, int, Callable[[Any], Any]]] = [
     ("paged_attention", 3, lambda positions_R: positions_R[:1].clone()),
     ("plan_rows", 1, lambda slots_B: torch.tensor([0, 1, 2])),
     ("plan_rows", 6, lambda kv_slots_R: kv_slots_R[:2].clone()),
+    ("put_drafts", 3, lambda candidate_C: candidate_C[:1].clone()),
     ("rope_and_store", 1, lambda factors: factors[:2].clone()),
     ("verify_rows", 6, lambda ids_R: ids_R[:2].clone()),
     ("verify_rows", 7, lambda positions_R: positions_R[:3].clone()),

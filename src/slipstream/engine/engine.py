@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream import ops
 from slipstream.config import SamplingParams
 from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk, use_kernels
 from slipstream.engine.drafting import Drafting, Drafts
@@ -21,7 +22,7 @@ from slipstream.engine.stats import EngineStats
 from slipstream.plan import check_sampling
 from slipstream.speculative.keeper import Stance
 from slipstream.speculative.lag import HeadLag
-from slipstream.speculative.round import Batch, RoundResult, confidences, run_round
+from slipstream.speculative.round import Batch, RoundResult, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
 
@@ -235,7 +236,7 @@ class Engine:
             last_BH = head_RH[-1:]
             logits_BN = core.head.logits(last_BH)
             candidate_B = core.head.tokens(logits_BN)
-            self._drafting.note_confidence(request.request_id, confidences(logits_BN)[0])
+            self._drafting.note_confidence(request.request_id, ops.top_share(logits_BN).item())
             slot_B = torch.tensor([request.slot], device=place)
             self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
 
@@ -284,10 +285,10 @@ class Engine:
 
     def _confidences(self, requests: list[Request], result: RoundResult) -> list[tuple[Request, float]]:
         """Return how sure the heads that have seen the whole text are of their next first draft."""
-        if self._lag is None or result.draft_logits_BN is None:
+        if self._lag is None or result.sure_B is None:
             return []
-        sure = confidences(result.draft_logits_BN[: len(requests)])
-        return [each for each in zip(requests, sure, strict=True) if not self._lag.lost(each[0].slot)]
+        sure = result.sure_B.tolist()  # the shape's; padding behind the batch's own
+        return [each for each in zip(requests, sure, strict=False) if not self._lag.lost(each[0].slot)]
 
     def _leave_behind(
         self, requests: list[Request], width: int, settled: list[list[int]], result: RoundResult
@@ -329,7 +330,7 @@ class Engine:
         lag.clear(request.slot)
         # The last row's candidate is what the head drafts next; those before it are compared.
         logits_RN = core.head.logits(head_RH[-SCORED_ROWS - 1 :])
-        guesses, sure = core.head.tokens(logits_RN), confidences(logits_RN)
+        guesses, sure = core.head.tokens(logits_RN), ops.top_share(logits_RN).tolist()
         known = next_ids[count - len(sure) + 1 :]
         for guess, confidence, token in zip(guesses[:-1].tolist(), sure[:-1], known, strict=True):
             self._drafting.judge(request.request_id, confidence, held=guess == token)

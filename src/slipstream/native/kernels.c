@@ -22,4 +22,7 @@ const ss_kernel SS_TABLE[SS_OPS] = {
     [SS_VERIFY_IDS] = verify_ids,
     [SS_ACCEPT_COUNTS] = accept_counts,
     [SS_COMMIT] = commit,
+    [SS_TOP_SHARE] = top_share,
+    [SS_LAST_ROWS] = last_rows,
+    [SS_PUT_ROWS] = put_rows,
 };

@@ -30,6 +30,9 @@ class Kernel(IntEnum):
     VERIFY_IDS = 14
     ACCEPT_COUNTS = 15
     COMMIT = 16
+    TOP_SHARE = 17
+    LAST_ROWS = 18
+    PUT_ROWS = 19
 
 
 class Node(ctypes.Structure):

@@ -80,4 +80,36 @@ static void commit(const ss_node *node, int thread, int threads) {
     }
 }
 
+/* p: advanced int64 [requests], rows out: of each request's rows the last one that it advanced to.
+ * n: requests, width. */
+static void last_rows(const ss_node *node, int thread, int threads) {
+    (void)threads;
+    if (thread) return;
+    const int64_t *advanced = node->p[0];
+    for (int64_t b = 0; b < node->n[0]; b++) {
+        if (advanced[b] < 1 || advanced[b] > node->n[1]) {
+            ss_fail();
+            return;
+        }
+        ((int64_t *)node->p[1])[b] = b * node->n[1] + advanced[b] - 1;
+    }
+}
+
+/* p: pool, slots int64 [requests], rows, pool out: the pool with these rows at these slots.
+ * n: pool's rows, bytes a row, requests. */
+static void put_rows(const ss_node *node, int thread, int threads) {
+    (void)threads;
+    if (thread) return;
+    const int64_t *slots = node->p[1];
+    size_t bytes = (size_t)node->n[1];
+    memcpy(node->p[3], node->p[0], (size_t)node->n[0] * bytes);
+    for (int64_t b = 0; b < node->n[2]; b++) {
+        if (slots[b] < 0 || slots[b] >= node->n[0]) {
+            ss_fail();
+            return;
+        }
+        memcpy((char *)node->p[3] + (size_t)slots[b] * bytes, (const char *)node->p[2] + (size_t)b * bytes, bytes);
+    }
+}
+
 #endif

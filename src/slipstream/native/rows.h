@@ -129,4 +129,23 @@ static void argmax(const ss_node *node, int thread, int threads) {
     }
 }
 
+/* p: logits float [rows, width], out float [rows]: the largest share of the softmax, 1 / sum of exp(x - largest).
+ * n: rows, width. */
+static void top_share(const ss_node *node, int thread, int threads) {
+    int64_t width = node->n[1], whole = width / 8 * 8, begin, end;
+    share(node->n[0], thread, threads, &begin, &end);
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = (const float *)node->p[0] + row * width;
+        float largest = x[0], total;
+        f8 top = all8(x[0]), sums = all8(0.0f);
+        for (int64_t k = 0; k < whole; k += 8) top = max8(top, load8(x + k));
+        if (whole) largest = top8(top);
+        for (int64_t k = whole; k < width; k++) largest = x[k] > largest ? x[k] : largest;
+        for (int64_t k = 0; k < whole; k += 8) sums += exp8(load8(x + k) - largest);
+        total = sum8(sums);
+        for (int64_t k = whole; k < width; k++) total += expf(x[k] - largest);
+        ((float *)node->p[1])[row] = 1.0f / total;
+    }
+}
+
 #endif

@@ -47,6 +47,9 @@ enum ss_op {
     SS_VERIFY_IDS,
     SS_ACCEPT_COUNTS,
     SS_COMMIT,
+    SS_TOP_SHARE,
+    SS_LAST_ROWS,
+    SS_PUT_ROWS,
     SS_OPS
 };
 

@@ -21,7 +21,15 @@ from slipstream.ops.attention import (
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
 from slipstream.ops.registry import node_group
-from slipstream.ops.rounds import accept_and_commit, plan_rows, slots_of, verify_rows
+from slipstream.ops.rounds import (
+    accept_and_commit,
+    draft_inputs,
+    extend_inputs,
+    plan_rows,
+    put_drafts,
+    slots_of,
+    verify_rows,
+)
 from slipstream.ops.rows import (
     concat_rows,
     embedding,
@@ -33,7 +41,7 @@ from slipstream.ops.rows import (
     to_float,
 )
 from slipstream.ops.torch_packed import Q4Matrix, Q8Matrix
-from slipstream.ops.vocabulary import argmax, logits, lookup
+from slipstream.ops.vocabulary import argmax, logits, lookup, top_share
 
 __all__ = [
     "BLOCK",
@@ -48,7 +56,9 @@ __all__ = [
     "argmax",
     "attention_context",
     "concat_rows",
+    "draft_inputs",
     "embedding",
+    "extend_inputs",
     "gated_silu",
     "kv_index",
     "linear",
@@ -57,6 +67,7 @@ __all__ = [
     "node_group",
     "paged_attention",
     "plan_rows",
+    "put_drafts",
     "rms_norm",
     "rope_and_store",
     "rope_rows",
@@ -64,5 +75,6 @@ __all__ = [
     "slots_of",
     "stack_columns",
     "to_float",
+    "top_share",
     "verify_rows",
 ]

@@ -159,3 +159,121 @@ def accept_and_commit(
     count = slots_C.shape[0]
     lengths = lengths_M.index_add(0, slots_C, advanced_B[:count])
     return advanced_B, bonus_B, lengths, bonus_M.index_copy(0, slots_C, bonus_B[:count])
+
+
+@native_op
+def draft_inputs(
+    native: Native,
+    candidate_M: torch.Tensor,
+    hidden_MH: torch.Tensor,
+    slots_B: torch.Tensor,
+    ids_B: Written,
+    hidden_BH: Written,
+) -> None:
+    """Write what the head's first forward reads: each request's candidate, and the hidden row that made it.
+
+    Args:
+        candidate_M, hidden_MH: int64 and float32, the pool's.
+        slots_B: int64, the batch's pool rows.
+        ids_B, hidden_BH: int64 and float32, written.
+    """
+    fits = len(slots_B) == len(ids_B) == len(hidden_BH) and hidden_MH.shape[1:] == hidden_BH.shape[1:]
+    fits = fits and len(candidate_M) == len(hidden_MH)
+    if (
+        fits
+        and native.reads(torch.int64, candidate_M, slots_B, ids_B)
+        and _floats(native, hidden_MH, hidden_BH)
+    ):
+        ids = node(Kernel.GATHER, (candidate_M, slots_B, ids_B), (len(slots_B), 8, len(candidate_M)))
+        hidden = node(
+            Kernel.GATHER,
+            (hidden_MH, slots_B, hidden_BH),
+            (len(slots_B), _row_bytes(hidden_MH), len(hidden_MH)),
+        )
+        return native.fill(None, ids, hidden, threads=_THREADS)
+    ids_B.copy_(candidate_M.index_select(0, slots_B))
+    hidden_BH.copy_(hidden_MH.index_select(0, slots_B))
+    return None
+
+
+@native_op
+def extend_inputs(
+    native: Native,
+    tokens_BW: torch.Tensor,
+    advanced_B: torch.Tensor,
+    hidden_RH: torch.Tensor,
+    ids_R: Written,
+    rows_RH: Written,
+    last_B: Written,
+) -> None:
+    """Write what extend reads: the target's tokens and hidden rows, and each request's last row advanced to.
+
+    Args:
+        tokens_BW: int64, the target's choices.
+        advanced_B: int64, 1 to W.
+        hidden_RH: float32 [B x W, H], the target's.
+        ids_R, rows_RH: int64 [B x W] and float32 [B x W, H], written.
+        last_B: int64 row numbers, written.
+    """
+    requests, width = tokens_BW.shape
+    rows = requests * width
+    fits = len(hidden_RH) == len(ids_R) == len(rows_RH) == rows and len(advanced_B) == len(last_B) == requests
+    fits = fits and hidden_RH.shape[1:] == rows_RH.shape[1:]
+    ints = (tokens_BW, advanced_B, ids_R, last_B)
+    if fits and native.reads(torch.int64, *ints) and _floats(native, hidden_RH, rows_RH):
+        return native.fill(
+            None,
+            node(Kernel.COPY, (tokens_BW, ids_R), (1, rows * 8, 0, 0)),
+            node(Kernel.COPY, (hidden_RH, rows_RH), (1, rows * _row_bytes(hidden_RH), 0, 0)),
+            node(Kernel.LAST_ROWS, (advanced_B, last_B), (requests, width)),
+            threads=_THREADS,
+        )
+    ids_R.copy_(tokens_BW.reshape(-1))
+    rows_RH.copy_(hidden_RH)
+    last_B.copy_(torch.arange(requests, device=advanced_B.device) * width + advanced_B - 1)
+    return None
+
+
+@native_op
+def put_drafts(
+    native: Native,
+    candidate_M: torch.Tensor,
+    hidden_MH: torch.Tensor,
+    slots_C: torch.Tensor,
+    candidate_C: torch.Tensor,
+    hidden_CH: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the pool's candidates and hidden rows with those of some requests put in.
+
+    Args:
+        candidate_M, hidden_MH: int64 and float32, the pool's; not overwritten.
+        slots_C: int64, pool rows.
+        candidate_C, hidden_CH: int64 and float32, what they become.
+    """
+    fits = len(slots_C) == len(candidate_C) == len(hidden_CH) and hidden_MH.shape[1:] == hidden_CH.shape[1:]
+    ints = (candidate_M, slots_C, candidate_C)
+    if fits and native.reads(torch.int64, *ints) and _floats(native, hidden_MH, hidden_CH):
+        candidates, hidden = torch.empty_like(candidate_M), torch.empty_like(hidden_MH)
+        count = len(slots_C)
+        return native.fill(
+            (candidates, hidden),
+            node(
+                Kernel.PUT_ROWS, (candidate_M, slots_C, candidate_C, candidates), (len(candidate_M), 8, count)
+            ),
+            node(
+                Kernel.PUT_ROWS,
+                (hidden_MH, slots_C, hidden_CH, hidden),
+                (len(hidden_MH), _row_bytes(hidden_MH), count),
+            ),
+            threads=_THREADS,
+        )
+    return candidate_M.index_copy(0, slots_C, candidate_C), hidden_MH.index_copy(0, slots_C, hidden_CH)
+
+
+def _floats(native: Native, *matrices: torch.Tensor) -> bool:
+    """Return whether native kernels can read these float32 matrices."""
+    return all(matrix.dim() == 2 for matrix in matrices) and native.reads(torch.float32, *matrices)
+
+
+def _row_bytes(matrix: torch.Tensor) -> int:
+    return matrix.shape[1] * matrix.element_size()

@@ -54,6 +54,15 @@ def argmax(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
 
 
 @native_op
+def top_share(native: Native, logits_RV: torch.Tensor) -> torch.Tensor:
+    """Return the best token's share of the softmax of each row, float32 [R]."""
+    if logits_RV.dim() == 2 and logits_RV.shape[1] and native.reads(torch.float32, logits_RV):
+        out_R = torch.empty(logits_RV.shape[0])
+        return native.fill(out_R, node(Kernel.TOP_SHARE, (logits_RV, out_R), logits_RV.shape))
+    return torch.softmax(logits_RV, -1).amax(-1)
+
+
+@native_op
 def lookup(native: Native, table_N: torch.Tensor, ids_R: torch.Tensor) -> torch.Tensor:
     """Return `table_N[ids_R]`, int64 [R]: ids of a reduced vocabulary as those of the whole one."""
     if table_N.dim() == 1 and ids_R.dim() == 1 and native.reads(torch.int64, table_N, ids_R):

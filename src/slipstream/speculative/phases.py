@@ -83,6 +83,6 @@ def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> Phase
         )
         last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.num_reqs))
         logits_BN = head.logits(last_BH)
-        return head.tokens(logits_BN), last_BH, logits_BN
+        return head.tokens(logits_BN), last_BH, ops.top_share(logits_BN)
 
     return extend

@@ -66,10 +66,6 @@ class PlanContext:
         pool: torch.Tensor = getattr(self._state, field)
         return pool
 
-    def gather(self, field: str) -> torch.Tensor:
-        """Return a declared state field at the batch's request slots, [bucket, ...]."""
-        return self.state(field).index_select(0, self.slots_B)
-
     def read(self, name: str) -> torch.Tensor:
         """Return the bucket's rows of a declared buffer."""
         return self._buffers.read(name, self.bucket)

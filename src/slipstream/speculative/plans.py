@@ -69,8 +69,13 @@ def draft_plan_for(num_steps: int) -> PlanFunction:
 
     @plan_function(state=("lengths_M", "candidate_M", "hidden_MH"), writes=writes)
     def draft_plan(plan: PlanContext) -> None:
-        plan.write("draft.ids", plan.gather("candidate_M"))
-        plan.write("draft.hidden", plan.gather("hidden_MH"))
+        ops.draft_inputs.direct(
+            plan.state("candidate_M"),
+            plan.state("hidden_MH"),
+            plan.slots_B,
+            plan.out("draft.ids"),
+            plan.out("draft.hidden"),
+        )
         for step in forwards:
             plan.rows("draft", 1, offset=step, suffix=f".{step}")
 
@@ -109,7 +114,11 @@ def extend_plan_a(plan: PlanContext, width: int) -> None:
 def extend_plan_b(plan: PlanContext, accepted: Accepted, hidden_RH: torch.Tensor) -> None:
     """The values of extend: the target's tokens, its hidden rows, and which row is the last one advanced to."""
     width = accepted.tokens_BW.shape[1]
-    first_rows_B = torch.arange(plan.bucket, device=hidden_RH.device) * width
-    plan.write("extend.ids", accepted.tokens_BW.reshape(-1))
-    plan.write("extend.hidden", hidden_RH)
-    plan.write("extend.rows", first_rows_B + accepted.advanced_B - 1)
+    ops.extend_inputs.direct(
+        accepted.tokens_BW,
+        accepted.advanced_B,
+        hidden_RH,
+        plan.out("extend.ids", width),
+        plan.out("extend.hidden", width),
+        plan.out("extend.rows"),
+    )

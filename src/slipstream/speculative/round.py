@@ -80,24 +80,20 @@ class RoundResult:
     Attributes:
         hidden_RH: the target's hidden rows before the final norm, float32 [bucket x width, H]; the next round
             writes over them.
-        draft_logits_BN: the head's, of the next round's first draft; None where it did not extend. Valid as long.
+        sure_B: float32, how sure the head is of the next round's first draft: its share of the softmax. None
+            where it did not extend. Valid as long.
     """
 
     state: RoundState
     accepted: Accepted
     num_requests: int
     hidden_RH: torch.Tensor
-    draft_logits_BN: torch.Tensor | None = None
+    sure_B: torch.Tensor | None = None
 
     def settle(self) -> list[list[int]]:
         """Return each request's new tokens: the one point where the host waits for the round."""
         advanced, tokens = self.accepted.advanced_B.tolist(), self.accepted.tokens_BW.tolist()
         return [row[:count] for row, count in zip(tokens[: self.num_requests], advanced, strict=False)]
-
-
-def confidences(logits_RN: torch.Tensor) -> list[float]:
-    """Return the probability of the best token of each row of logits."""
-    return torch.softmax(logits_RN, -1).amax(-1).tolist()
 
 
 @torch.inference_mode()
@@ -149,12 +145,10 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     _wait(parts, main, plan, "extend plan")
 
     extend_as = runner.dispatcher.dispatch("extend", num_requests, width)
-    candidate_B, hidden_BH, logits_BN = runner.run(extend_as, num_requests, main)
+    candidate_B, hidden_BH, sure_B = runner.run(extend_as, num_requests, main)
     with main:
-        next_state = committed.put(
-            slots_B, candidate_M=candidate_B[:num_requests], hidden_MH=hidden_BH[:num_requests]
-        )
-    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, logits_BN)
+        next_state = committed.put_drafts(slots_B, candidate_B[:num_requests], hidden_BH[:num_requests])
+    return RoundResult(next_state, accepted, num_requests, verified.hidden_RH, sure_B)
 
 
 def _wait(parts: RoundParts, waiter: Stream, other: Stream, what: str) -> None:

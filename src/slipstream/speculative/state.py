@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from slipstream import ops
+
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
@@ -34,6 +36,15 @@ class RoundState:
 
         hidden = torch.zeros(max_requests + 1, hidden_size, device=device)
         return cls(zeros(), zeros(), zeros(), hidden)
+
+    def put_drafts(
+        self, slots_C: torch.Tensor, candidate_C: torch.Tensor, hidden_CH: torch.Tensor
+    ) -> RoundState:
+        """Return a state with new drafts of the head at `slots_C`; once a round, so one call."""
+        candidate_M, hidden_MH = ops.put_drafts.direct(
+            self.candidate_M, self.hidden_MH, slots_C, candidate_C, hidden_CH
+        )
+        return replace(self, candidate_M=candidate_M, hidden_MH=hidden_MH)
 
     def put(self, slots_B: torch.Tensor, **rows: torch.Tensor) -> RoundState:
         """Return a state with new rows at `slots_B`; keyword names are the attributes'."""
