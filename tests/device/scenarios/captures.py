@@ -237,7 +237,7 @@ def default_stream_depends_on_the_capture(mended: bool) -> None:
 
 @refused(107024, says=("recorded outside the capture", "before the capture begins"))
 def capture_waits_for_an_event_from_outside(mended: bool) -> None:
-    """vLLM-Ascend, order of a capture: the offloader's last load is waited for inside the capture; it must be before."""
+    """vLLM-Ascend, order of a capture: the offloader's last load is waited for inside the capture, not before."""
     load = torch.npu.Stream()
     weights = torch.zeros(4, device="npu")
     torch.npu.synchronize()
