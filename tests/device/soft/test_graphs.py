@@ -295,3 +295,11 @@ def test_streams_run_out_with_ascends_code() -> None:
         with pytest.raises(SoftError) as raised:
             _ = [captured(lambda: x * 2) for _ in range(20)]
         assert raised.value.code == 207005
+
+
+def test_a_dropped_graph_gives_its_streams_back() -> None:
+    with soft.installed(limits=Limits(streams=12, reserved_streams=4)):
+        x = torch.ones(2, device="npu")
+        for _ in range(20):
+            captured(lambda: x * 2)[0].replay()
+        torch.npu.synchronize()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from slipstream.device.soft.machine import Graph, Limits, Machine, Region, Seeded, errors
@@ -240,6 +242,19 @@ def test_thread_local_captures_let_other_hosts_wait() -> None:
     machine.end_capture(main)
 
 
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_another_thread_may_wait_beside_a_thread_local_capture_only(mode: str) -> None:
+    machine, main, side, _ = capturing(mode)
+    with ThreadPoolExecutor(1) as beside:
+        waited = beside.submit(machine.synchronize, side)
+    if mode == "thread_local":
+        waited.result()
+        machine.end_capture(main)
+    else:
+        with refused(errors.CaptureForbids, 107030, "mode 'global'"):
+            waited.result()
+
+
 def test_events_inside_and_outside_107024_107028_107031() -> None:
     machine, main, side, _ = capturing()
     outside = machine.event("outside")
@@ -359,6 +374,44 @@ def test_the_stream_budget_207008_and_207005() -> None:
     with refused(errors.OutOfStreams, 207008, "reset graphs"):
         machine.stream("one more")
     assert Limits().streams - Limits().reserved_streams == 1800
+
+
+def test_a_stream_that_cannot_join_breaks_the_capture() -> None:
+    machine = Machine(limits=Limits(streams=5, reserved_streams=1))
+    main, side, graph, fork = (
+        machine.stream("main"),
+        machine.stream("side"),
+        machine.graph("g"),
+        machine.event("fork"),
+    )
+    machine.begin_capture(main, graph)
+    machine.record(main, fork)
+    with refused(errors.OutOfResources, 207005, "New capture stream failed"):
+        machine.wait(side, fork)
+    with refused(errors.CaptureInvalidated, 507903, "New capture stream failed"):
+        machine.end_capture(main)
+
+
+def test_the_mend_of_a_race_inside_a_graph_names_the_streams_of_the_capture() -> None:
+    machine = Machine()
+    launching, main, side = machine.stream("launching"), machine.stream("main"), machine.stream("side")
+    hidden, graph, fork, join = (
+        memory(machine),
+        machine.graph("g"),
+        machine.event("fork"),
+        machine.event("join"),
+    )
+    machine.begin_capture(main, graph)
+    machine.record(main, fork)
+    machine.wait(side, fork)
+    machine.kernel(side, "plan", (), (hidden,))
+    machine.kernel(main, "verify", (hidden,))
+    machine.record(side, join)
+    machine.wait(main, join)
+    machine.end_capture(main)
+    machine.replay(launching, graph)
+    (finding,) = machine.finish().findings
+    assert finding.missing.startswith("`main.wait_stream(side)` inside the capture, after plan")
 
 
 def test_addresses_that_moved_are_named() -> None:

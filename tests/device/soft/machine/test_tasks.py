@@ -289,3 +289,45 @@ def test_an_update_changes_what_the_kernel_touches() -> None:
     assert machine.finish().clean
     machine.kernel(side, "fill_new", (), (new,))
     assert machine.finish().kinds() == {"race"}
+
+
+def tasks_over(machine: Machine, *tensors: tuple[Region, ...]) -> list[Task]:
+    """Capture one task for each tuple of what it reads."""
+    main, graph, tasks = machine.stream("main"), machine.graph("g"), []
+    machine.begin_capture(main, graph)
+    for reads in tensors:
+        machine.begin_task(main)
+        machine.kernel(main, "attention", reads)
+        tasks.append(machine.end_task(main))
+    machine.end_capture(main)
+    return tasks
+
+
+def update_with(machine: Machine, stream: int, task: Task, *reads: Region) -> None:
+    machine.begin_update(stream, task)
+    machine.kernel(stream, "attention", reads)
+    machine.end_update(stream)
+
+
+def test_an_update_with_another_tasks_tensors_is_named(machine: Machine) -> None:
+    shared, first, second, fresh = (Region(machine.buffer(name, 8), 0, 8) for name in ("kv", "a", "b", "c"))
+    tasks, side = tasks_over(machine, (shared, first), (shared, second)), machine.stream("update")
+    update_with(machine, side, tasks[0], shared, first)  # its own
+    update_with(machine, side, tasks[0], shared, fresh)  # a new one
+    update_with(machine, side, tasks[0], shared, first, second)  # the other's too, beside its own
+    assert machine.findings == []
+    update_with(machine, side, tasks[0], shared, second)
+    (finding,) = machine.findings
+    assert (finding.kind, finding.buffer, finding.streams) == ("update-mixed", "b", ("update",))
+    assert "task 1 of g" in finding.title
+    assert "task 2" in finding.title
+    assert "test_tasks.py" in finding.missing
+
+
+def test_two_buffers_that_take_turns_are_no_mix_up(machine: Machine) -> None:
+    even, odd = (Region(machine.buffer(name, 8), 0, 8) for name in ("even", "odd"))
+    tasks, side = tasks_over(machine, (even,), (even,)), machine.stream("update")
+    for tensor in (odd, even, odd):
+        for task in tasks:
+            update_with(machine, side, task, tensor)
+    assert machine.findings == []

@@ -31,6 +31,12 @@ class NPUGraph:
         self._stream = -1
         self._inputs: dict[str, Region] = {}
 
+    def __del__(self) -> None:
+        # A dropped graph gives its streams back, as after `reset`; what it was replayed for is still reported.
+        graph = getattr(self, "_graph", None)
+        if graph is not None and graph.state != "capturing":
+            graph.streams = 0
+
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Begin to capture what the current stream is given.
 

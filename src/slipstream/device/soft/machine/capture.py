@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from slipstream.device.soft.machine import errors
@@ -41,7 +42,7 @@ class Captures:
             raise errors.GraphCheck(f"{graph.name} was captured before; reset it, or use a new graph")
         self._take_stream(graph)
         capture = Capture(graph, actor, mode, self._machine.current_host, place)
-        graph.state = "capturing"
+        graph.state, graph.origin = "capturing", actor.name
         actor.capture = capture
         self._active.append(capture)
 
@@ -80,7 +81,7 @@ class Captures:
                         "records; use another stream inside the capture"
                     ),
                 )
-            self._take_stream(capture.graph)
+            self._take_stream(capture.graph, capture)
             capture.join(actor, command.place)
         elif actor.capture is not capture:
             self._break(
@@ -268,7 +269,8 @@ class Captures:
 
     def _forbid(self, what: str) -> None:
         for capture in self._active:
-            same_thread = capture.rank == self._machine.current_host
+            here = (self._machine.current_host, threading.get_ident())
+            same_thread = (capture.rank, capture.thread) == here
             if capture.mode == "global" or (capture.mode == "thread_local" and same_thread):
                 self._refuse(capture, what)
 
@@ -288,13 +290,17 @@ class Captures:
     def _is_default(self, actor: Actor) -> bool:
         return self._machine.is_default(actor)
 
-    def _take_stream(self, graph: Graph) -> None:
+    def _take_stream(self, graph: Graph, capture: Capture | None = None) -> None:
+        """Take a stream for a graph; if none is left, a capture in progress is broken by that."""
         machine = self._machine
         usable = machine.limits.streams - machine.limits.reserved_streams
         if machine.streams_used >= usable:
-            raise errors.OutOfResources(
+            error = errors.OutOfResources(
                 f"New capture stream failed for {graph.name}: streams are used up, not memory (the device's own "
                 f"code for that is 207008, {errors.OutOfStreams.ascend}); {usable} can be used. Capture fewer "
                 "sizes, or reset graphs that aren't needed"
             )
+            if capture is not None:
+                self._break(capture, error)
+            raise error
         graph.streams += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slipstream.device.soft.machine import errors
 from slipstream.device.soft.machine.commands import UPDATE, Command
 from slipstream.device.soft.machine.core import Core
-from slipstream.device.soft.machine.graphs import Graph, Replay, Task, launch
+from slipstream.device.soft.machine.graphs import Graph, Replay, Task, foreign, launch
 from slipstream.device.soft.machine.places import Place
 from slipstream.device.soft.machine.regions import Region
 
@@ -124,6 +124,9 @@ class GraphCalls(Core):
         update = actor.update
         actor.update = None
         self._captures.check_end_update(actor, update)
+        found = foreign(update.task, update.kernels)
+        if found is not None:
+            self._reporter.tasks_mixed(update.task, *found)
         for node, kernel in zip(update.task.nodes, update.kernels, strict=True):
             command = Command(
                 UPDATE, actor, f"update of {kernel.op}", (), (update.task.region,), None, kernel.place

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from slipstream.device.soft.machine.commands import COLLECTIVE, RECORD, TAKE, Actor, Command, Event, Node
 from slipstream.device.soft.machine.history import History
@@ -45,6 +46,36 @@ class Task:
         return f"<task {self.number} of {self.graph.name}>"
 
 
+def foreign(task: Task, kernels: Sequence[Command]) -> tuple[Task, Command, Region] | None:
+    """Find what an update takes from another task of the graph in place of its own.
+
+    New tensors are no mistake, and tensors that both tasks were captured with aren't either.
+
+    Returns:
+        The other task, the update's kernel, and what it takes; or None.
+    """
+    for at, kernel in enumerate(kernels):
+        own, given = _captured(task.nodes[at]), _spans((*kernel.reads, *kernel.writes))
+        if own.keys() <= given.keys():
+            continue
+        for other in task.graph.tasks:
+            if other is not task and at < len(other.nodes):
+                theirs = _captured(other.nodes[at])
+                for span, region in given.items():
+                    if span in theirs and span not in own:
+                        return other, kernel, region
+    return None
+
+
+def _captured(node: Node) -> dict[Any, Region]:
+    assert node.first is not None
+    return _spans((*node.first[0], *node.first[1]))
+
+
+def _spans(regions: Sequence[Region]) -> dict[Any, Region]:
+    return {(id(region.buffer), *region[1:5]): region for region in regions}
+
+
 class Graph:
     """A captured list of commands over one or more streams.
 
@@ -52,6 +83,7 @@ class Graph:
         name: how findings call it.
         state: "new", "capturing", "captured" or "broken".
         streams: how many hardware streams it holds.
+        origin: the name of the stream that the capture was begun on.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,6 +97,7 @@ class Graph:
         self.tasks: list[Task] = []
         self.sides: list[Actor] = []
         self.streams = 0
+        self.origin = ""
         self.waits = 0
         self.inputs: dict[str, Region] = {}
         self.input_place: Place | None = None
@@ -146,6 +179,7 @@ class Capture:
 
     def __init__(self, graph: Graph, origin: Actor, mode: str, rank: int, place: Place) -> None:
         self.graph, self.origin, self.mode, self.rank, self.place = graph, origin, mode, rank, place
+        self.thread = threading.get_ident()
         self.actors = [origin]
         self.forks = [place]
         self.seen: list[dict[int, int]] = [{}]

@@ -12,7 +12,7 @@ from slipstream.device.soft.machine.places import Place, called
 from slipstream.device.soft.machine.regions import Region, name_of
 
 if TYPE_CHECKING:
-    from slipstream.device.soft.machine.graphs import Graph, Replay
+    from slipstream.device.soft.machine.graphs import Graph, Replay, Task
     from slipstream.device.soft.machine.ranks import Meeting
 
 DOES = {True: "writes", False: "reads"}
@@ -152,6 +152,22 @@ class Reporter:
         streams = (replay.actor.name, update.actor.name)
         places = (replay.place, update.place)
         self.add(Finding("update-mixed", title, streams, ops, None, places, missing, order))
+
+    def tasks_mixed(self, task: Task, other: Task, update: Command, strange: Region) -> None:
+        """Report an update of one task with the tensors of another."""
+        title = (
+            f"task {task.number} of {task.graph.name} ({task.place.where}) is updated with {name_of(strange)}, "
+            f"which task {other.number} ({other.place.where}) was captured with, and not with its own"
+        )
+        missing = (
+            f"update task {task.number} with its own layer's arguments at {update.place.where}: keep tasks by "
+            "name, not by their place in a list"
+        )
+        order = (f"{update.actor.name} updates task {task.number} ({update.place.where})",)
+        ops = (f"update of {update.op}", f"task {task.number}", f"task {other.number}")
+        places = update.place, task.place, other.place
+        name = name_of(strange)
+        self.add(Finding("update-mixed", title, (update.actor.name,), ops, name, places, missing, order))
 
     def stale_address(self, graph: Graph, name: str, old: Region, new: Region, place: Place) -> None:
         """Report an input that lies elsewhere than when the graph was captured."""
@@ -296,10 +312,17 @@ def _missing_wait(one: Command, two: Command) -> str:
         where = (
             f"inside the capture, after {one.op} ({one.place.where}) and before {two.op} ({two.place.where})"
         )
-        return f"`{called(two.actor.captured_as)}.wait_stream({called(one.actor.captured_as)})` {where}"
+        return f"`{called(_captured_as(two))}.wait_stream({called(_captured_as(one))})` {where}"
     before = f"the replay of {two.replay.graph.name}" if two.replay is not None else two.op
     where = f"after {one.op} ({_at(one)}) and before {before} ({_at(two)})"
     return f"`{called(_stream(two))}.wait_stream({called(_stream(one))})` {where}"
+
+
+def _captured_as(command: Command) -> str:
+    """The stream that a replayed command was captured on."""
+    if command.replay is not None and command.node is not None and command.node.chain == 0:
+        return command.replay.graph.origin
+    return command.actor.captured_as
 
 
 def _stream(command: Command) -> str:

@@ -1,0 +1,1 @@
+"""Failures that users reported in public, each rebuilt as a small program, and what the checker says of it."""
