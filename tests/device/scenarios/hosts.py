@@ -7,7 +7,9 @@ import torch
 from tests.device.scenarios.registry import finds
 
 
-@finds("host-buffer", streams=("upload",), says=("pinned int64[4, 8]",), mend="`upload.synchronize()`")
+@finds(
+    "host-buffer", streams=("upload",), says=("host buffer block_table_cpu",), mend="`upload.synchronize()`"
+)
 def condense_moves_a_row_that_is_being_copied(mended: bool) -> None:
     """vllm-ascend #9727: condensing the batch moves a row of the block table whose upload is still in flight."""
     upload = torch.npu.Stream()
@@ -22,7 +24,12 @@ def condense_moves_a_row_that_is_being_copied(mended: bool) -> None:
     block_table_cpu[1] = block_table_cpu[3]
 
 
-@finds("host-buffer", streams=("upload",), says=("numpy", "pinned int32[4]"), mend="`upload.synchronize()`")
+@finds(
+    "host-buffer",
+    streams=("upload",),
+    says=("numpy", "host buffer seq_lens_cpu"),
+    mend="`upload.synchronize()`",
+)
 def lengths_of_the_next_step_overrun_the_upload(mended: bool) -> None:
     """vllm-ascend #8721: with async scheduling the host adds to its lengths before the last step's are copied."""
     upload = torch.npu.Stream()

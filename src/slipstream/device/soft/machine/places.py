@@ -63,8 +63,9 @@ NOWHERE = Place(())
 
 
 def called(name: str) -> str:
-    """Return how code calls what has this name in findings: of "plan (race.py:4)" the variable."""
-    return name.partition(" (")[0]
+    """Return how code calls what has this name in findings: of "plan #2 (race.py:4)" the variable, plan."""
+    word, _, place = name.partition(" (")
+    return word.partition(" #")[0] if place else word
 
 
 def skip(part: str) -> None:
