@@ -18,6 +18,7 @@ from slipstream.device.soft.binding.blocks import (
     rounded,
     segment_bytes,
 )
+from slipstream.device.soft.binding.memory import UNWRITTEN
 from slipstream.device.soft.binding.regions import spans
 from slipstream.device.soft.machine import Machine
 
@@ -145,3 +146,8 @@ def test_spans_of_slices_are_exact(data: st.DataObject) -> None:
         for row in range(start, stop, step or stop - start):
             covered |= set(range(row, min(row + (width or stop - start), stop)))
     assert covered == touched(*args)
+
+
+def test_unwritten_memory_holds_the_same_in_every_run(machine: Machine) -> None:
+    assert torch.empty(4, dtype=torch.uint8, device="npu").tolist() == [UNWRITTEN] * 4
+    assert not 0 <= torch.empty(1, dtype=torch.int64, device="npu").item() < 2**60

@@ -20,6 +20,9 @@ PoolId = tuple[int, int]
 #: Where a tensor goes that no capture claims.
 NO_POOL: PoolId = (0, 0)
 
+#: What unwritten memory holds, in every byte: as an integer no index, as a float no size, and always the same.
+UNWRITTEN = 0xA5
+
 
 @dataclass(eq=False)
 class DeviceMemory:
@@ -233,7 +236,7 @@ class Memory:
                 "much memory as install(memory_bytes=...) says."
             )
         with torch.inference_mode(False):
-            data = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+            data = torch.full((num_bytes,), UNWRITTEN, dtype=torch.uint8, device="cpu")
         self.figures.segments += 1
         self.figures.add(reserved=num_bytes)
         buffer = self.machine.buffer(f"segment {self.figures.segments}", num_bytes, where="device")
