@@ -98,14 +98,21 @@ class TestOurRound:
 
     @pytest.mark.slow
     def test_200_orders_take_less_than_a_minute(self) -> None:
-        """By the quarter of 40 runs that other work on the machine held up least."""
+        """On a core that adds a million numbers in 39 ms: other work on the machine slows both down alike."""
         run_round()
-        times = []
-        for seed in range(40):
-            began = time.process_time()
+        shares = []
+        for seed in range(30):
+            additions, began = _additions_s(), time.process_time()
             run_round(Seeded(seed))
-            times.append(time.process_time() - began)
-        assert 200 * sorted(times)[10] < 60
+            shares.append((time.process_time() - began) / additions)
+        assert 200 * sorted(shares)[15] * 0.039 < 60
+
+
+def _additions_s() -> float:
+    began, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return time.process_time() - began
 
 
 @cache
