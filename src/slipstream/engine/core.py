@@ -22,6 +22,9 @@ from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
 from slipstream.trace import NullRecorder, Recorder
 
+#: Positions [R], KV slots [R] and pages [1, P] of a chunk of one request, int64.
+ChunkRows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class EngineCore:
@@ -147,14 +150,17 @@ def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]
     Returns:
         float32 [len(ids), H], before the final norm.
     """
-    rows = chunk_rows(core, len(ids), start, pages)
+    return prefill_rows(core, ids, chunk_rows(core, len(ids), start, pages))
+
+
+@torch.inference_mode()
+def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Tensor:
+    """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`."""
     ids_R = torch.tensor(ids, device=core.device.torch_device)
     return core.target.forward(ids_R, *rows, core.cache)
 
 
-def chunk_rows(
-    core: EngineCore, count: int, start: int, pages: list[int]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def chunk_rows(core: EngineCore, count: int, start: int, pages: list[int]) -> ChunkRows:
     """Return positions [R], KV slots [R] and pages [1, P] of a chunk of one request."""
     place, size = core.device.torch_device, core.plan.page_size
     padded = pages + [0] * (core.plan.pages_per_request - len(pages))

@@ -13,7 +13,7 @@ import torch
 
 from slipstream import ops
 from slipstream.config import SamplingParams
-from slipstream.engine.core import EngineCore, chunk_rows, prefill_chunk, use_kernels
+from slipstream.engine.core import ChunkRows, EngineCore, chunk_rows, prefill_rows, use_kernels
 from slipstream.engine.drafting import Drafting, Drafts
 from slipstream.engine.request import Phase, Request, TextStream
 from slipstream.engine.sampling import request_generator, sample
@@ -170,7 +170,8 @@ class Engine:
         core, ids = self.core, request.prefill_ids
         pages = request.pages.pages if request.pages else []
         start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
-        hidden_RH = prefill_chunk(core, ids[start:end], start, pages)
+        rows = chunk_rows(core, end - start, start, pages)
+        hidden_RH = prefill_rows(core, ids[start:end], rows)
         if self.observer is not None:
             self.observer(request.request_id, start, hidden_RH)
         request.computed = end
@@ -184,7 +185,7 @@ class Engine:
             if fresh:
                 outputs = [self._publish(request, [token])]
         if core.head is not None and request.phase is not Phase.FINISHED:
-            self._prefill_head(request, hidden_RH, ids[start + 1 : end + 1] + [token] * last, start, pages)
+            self._prefill_head(request, hidden_RH, ids[start + 1 : end + 1] + [token] * last, rows)
         ended = time.perf_counter_ns()
         self.stats.prompt_tokens += end - start
         self.stats.prefill_ns += ended - started
@@ -225,14 +226,13 @@ class Engine:
 
     @torch.inference_mode()
     def _prefill_head(
-        self, request: Request, hidden_RH: torch.Tensor, next_ids: list[int], start: int, pages: list[int]
+        self, request: Request, hidden_RH: torch.Tensor, next_ids: list[int], rows: ChunkRows
     ) -> None:
         """Give the head the same positions: the token after each, and the target's hidden row there."""
         core = self.core
         if core.head is None or core.draft_cache is None:
             return
         place = core.device.torch_device
-        rows = chunk_rows(core, len(next_ids), start, pages)
         head_RH = core.head.forward(torch.tensor(next_ids, device=place), hidden_RH, *rows, core.draft_cache)
         if request.phase is Phase.DECODE:
             last_BH = head_RH[-1:]

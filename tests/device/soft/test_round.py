@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import cycle
-from typing import Any
+from functools import cache
 
 import pytest
 
@@ -22,33 +22,15 @@ from slipstream.check.rounds import (
 )
 from slipstream.device.soft.machine import Finding, ProgramOrder, Scheduler, Seeded
 from slipstream.engine import drafting
-from slipstream.speculative.breakeven import Choice, Outlook
 from tests.device.soft import broken_rounds
 from tests.device.soft.broken_rounds import Last
 from tests.engines import verify_always
+from tests.speculative.test_auto import AnyRound
 
 Broken = Callable[[], AbstractContextManager[None]]
 
 ONE = RoundCase(prompts=(9,), answers=(10,), bucket=1, period=4)
 THREE = RoundCase(prompts=(9, 4, 18), answers=(10, 4, 6), bucket=3, period=4)
-
-
-def alternating() -> Callable[..., Any]:
-    """Stands in for `rate_with_head`: the head pays in two rounds, then not in two."""
-    verdicts = cycle((float("inf"), float("inf"), 0.0, 0.0))
-    return lambda *_: next(verdicts)
-
-
-def any_round() -> Callable[..., Choice]:
-    """Stands in for `choose_round`: every kind of round in turn."""
-    turns = cycle((True, False))
-
-    def choose(
-        times: Any, outlooks: Sequence[Outlook], widths: Sequence[int], rate: float | None = None
-    ) -> Choice:
-        return Choice(max(widths), head=rate is not None and next(turns))
-
-    return choose
 
 
 class TestEngine:
@@ -61,17 +43,19 @@ class TestEngine:
     def test_it_gives_the_tokens_of_the_cpu(
         self, draft: str, case: RoundCase, graph: str, order: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if draft == "ngram":
-            monkeypatch.setattr(drafting, "choose_round", verify_always)
+        chooser = AnyRound(7)
+        if draft in ("ngram", "auto"):
+            monkeypatch.setattr(drafting, "choose_round", chooser if draft == "auto" else verify_always)
+            monkeypatch.setattr(drafting, "TOO_DEAR", math.inf)
         if draft == "auto":
-            monkeypatch.setattr(drafting, "choose_round", any_round())
-            monkeypatch.setattr(drafting, "rate_with_head", alternating())
-            monkeypatch.setattr(drafting, "_VERDICT_ROUNDS", 0)
+            monkeypatch.setattr(drafting.Drafting, "decide_heads", chooser.heads)
         case = replace(case, draft=draft, graph=graph)
         run = run_round(None if order is None else Seeded(order), case)
         assert run.report.clean, str(run.report)
         assert run.tokens == reference_tokens(case)
-        if draft in ("ngram", "nextn"):
+        if draft == "auto":
+            assert {choice.head for choice, _ in chooser.chosen} == {True, False}
+        elif draft != "none":
             assert any(len(tokens) > 1 for step in run.settled for _, tokens in step)
 
     @pytest.mark.parametrize("draft", ["none", "nextn"])
@@ -90,7 +74,7 @@ class TestEngine:
     def test_checking_mode_poisons_and_is_clean(self) -> None:
         run = run_round(Seeded(4), replace(USUAL, check=True))
         assert run.report.clean, str(run.report)
-        assert run.tokens == reference_tokens()
+        assert run.tokens == usual_tokens()
 
 
 class TestOurRound:
@@ -114,21 +98,36 @@ class TestOurRound:
 
     @pytest.mark.slow
     def test_200_orders_take_less_than_a_minute(self) -> None:
+        """On a core that adds a million numbers in 39 ms: other work on the machine slows both down alike."""
         run_round()
-        began = time.process_time()
-        for seed in range(200):
+        shares = []
+        for seed in range(30):
+            additions, began = _additions_s(), time.process_time()
             run_round(Seeded(seed))
-        assert time.process_time() - began < 60
+            shares.append((time.process_time() - began) / additions)
+        assert 200 * sorted(shares)[15] * 0.039 < 60
+
+
+def _additions_s() -> float:
+    began, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return time.process_time() - began
+
+
+@cache
+def usual_tokens() -> list[list[int]]:
+    return reference_tokens()
 
 
 def _check(run: RoundRun) -> None:
     assert run.report.clean, str(run.report)
-    assert run.tokens == reference_tokens()
+    assert run.tokens == usual_tokens()
 
 
 def _finding(*ops: str, missing: str) -> Callable[[Finding], bool]:
     def fits(finding: Finding) -> bool:
-        named = all(op.startswith(wanted) for op, wanted in zip(finding.ops, ops, strict=True))
+        named = all(any(op.startswith(wanted) for op in finding.ops) for wanted in ops)
         return named and finding.missing.startswith(missing)
 
     return fits
@@ -158,7 +157,7 @@ BROKEN: list[tuple[Broken, Callable[[Finding], bool], str]] = [
         broken_rounds.extend_plan_b_before_accept,
         _finding(
             "slipstream::accept_and_commit on main",
-            "aten::add.Tensor on plan",
+            "slipstream::extend_inputs on plan",
             missing="`plan.wait_stream(main)` after slipstream::accept_and_commit",
         ),
         "main",
@@ -191,11 +190,11 @@ class TestBrokenRounds:
     ) -> None:
         with broken():
             in_order, reordered = run_round(), run_round(Last(late))
-        assert in_order.tokens == reference_tokens()
+        assert in_order.tokens == usual_tokens()
         assert reordered.settled != in_order.settled
         if broken is not broken_rounds.extend_plan_b_before_accept:
             assert reordered.error is None
-            assert reordered.tokens != reference_tokens()
+            assert reordered.tokens != usual_tokens()
         # Found all the same: that there is no order does not depend on the order that was run.
         assert any(map(edge, in_order.report.findings))
 
@@ -219,4 +218,4 @@ class TestBrokenRounds:
             runs = [run_round(order) for order in (Last("main"), *map(Seeded, range(8)))]
         assert {repr(run.settled) for run in runs} != {repr(run_round().settled)}
         for run in runs:
-            assert run.error is not None or run.tokens == reference_tokens()
+            assert run.error is not None or run.tokens == usual_tokens()
