@@ -35,6 +35,7 @@ def test_the_report_and_what_the_program_prints(capfd: Capture, tmp_path: Path) 
     assert err.count("sum 32.0") == 1
 
 
+@pytest.mark.slow
 def test_json_arguments_and_a_real_torch_npu(
     capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_program_that_raises(capfd: Capture, tmp_path: Path) -> None:
     assert json.loads(out)["problem"]["kind"] == "raised"
 
 
+@pytest.mark.slow
 def test_our_own_round(capfd: Capture) -> None:
     assert main(["check", "--round", "--schedules", "2", "--json"]) == 0
     data = json.loads(capfd.readouterr().out)
@@ -92,6 +94,7 @@ def test_wrong_usage(capsys: Capture, arguments: list[str], said: str) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_program_too(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     source = f"import os, pathlib, time\npathlib.Path({str(marker)!r}).write_text(str(os.getpid()))\n"

@@ -19,6 +19,7 @@ def warm() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", guide.shown(), ids=lambda shown: shown.command)
 def test_the_output_of_a_command(shown: guide.Shown) -> None:
     assert guide.run(shown.command) == shown.output
