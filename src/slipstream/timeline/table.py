@@ -304,7 +304,7 @@ class Timeline:
 
     def name_of(self, row: int) -> str:
         """Return the name of a row."""
-        return self.names[self.name[row]]
+        return self.names[int(self.name[row])]
 
     def args(self, row: int) -> Args:
         """Return what else the trace says of a row; empty where nothing was kept."""
