@@ -108,7 +108,9 @@ def check_times(part: Part) -> None:
     far = (np.abs(start_ns - middle) > _FAR_NS) | (end_ns - start_ns > _FAR_NS)
     if far.any():
         part.drop("time", int(far.sum()))
-        part.note("dropped", int(far.sum()), "events more than a day long, or more than a day from the others")
+        part.note(
+            "dropped", int(far.sum()), "events more than a day long, or more than a day from the others"
+        )
         part.keep_rows(~far)
     if part.marks is not None and len(part.marks):
         marks = part.marks
@@ -124,7 +126,9 @@ def check_times(part: Part) -> None:
             )
 
 
-def merge(parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterable[Advanced] = ()) -> Timeline:
+def merge(
+    parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterable[Advanced] = ()
+) -> Timeline:
     """Return the table of a run: its parts one after another, on one clock."""
     names, groups = Pool(), Pool()
     streams: list[Stream] = []
@@ -177,7 +181,9 @@ def merge(parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterab
 
 def _used(parts: Sequence[Part]) -> list[str]:
     """Columns that any part has; the others say nothing."""
-    return [key for key in COLUMNS if key in ("start_ns", "end_ns") or any(key in part.columns for part in parts)]
+    return [
+        key for key in COLUMNS if key in ("start_ns", "end_ns") or any(key in part.columns for part in parts)
+    ]
 
 
 def _has_times(part: Part) -> bool:
@@ -291,5 +297,3 @@ def first_of(keys: Int64, values: Int64, wanted: Int64) -> Int64:
     place = np.searchsorted(ordered, wanted)
     place[place == len(ordered)] = 0
     return np.where(ordered[place] == wanted, values[order[place]], -1)
-
-
