@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from slipstream.errors import UnknownNameError, UsageError
-from slipstream.timeline.readers.part import Part
+from slipstream.timeline.part import Part
 from slipstream.timeline.table import Bool, Kind, Role, Source, Stream
 
 #: What a user may call a kind.

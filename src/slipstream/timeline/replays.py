@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from slipstream.timeline.readers.part import Part
+from slipstream.timeline.part import Part
 from slipstream.timeline.table import Bool, Graph, Int32, Int64, Kind, Source
 
 #: What a reader may leave for this module: the trace's id of the graph (-1 none), and of the operation in it.
@@ -121,10 +121,10 @@ class _Finder:
 
     def _launches_of(self, rows: Int64) -> Int64 | None:
         """The launch of every row, None if not every row has that of a graph."""
-        launches = self.launch[rows]
+        launches: Int64 = self.launch[rows].astype(np.int64)
         if (launches < 0).any() or (self.kind[launches] != Kind.LAUNCH).any():
             return None
-        return launches.astype(np.int64)
+        return launches
 
     def _nth_time(self, key: int, node: Int64) -> Int64:
         """The how-manieth time each node is seen.

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
-from slipstream.timeline.readers.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.pieces import Pieces
 from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,7 +169,7 @@ def _ascend_edges(tasks: list[_Task]) -> Int32:
             records[task.name.removeprefix(_RECORD)].append(number)
     for numbers in streams.values():
         numbers.sort(key=lambda number: tasks[number].args.task)
-        edges += zip(numbers, numbers[1:], strict=False)
+        edges += pairwise(numbers)
     for number, task in enumerate(tasks):
         if task.name.startswith(_WAIT):
             edges += ((record, number) for record in records[task.name.removeprefix(_WAIT)])
