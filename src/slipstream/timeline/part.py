@@ -126,6 +126,28 @@ def check_times(part: Part) -> None:
             )
 
 
+def _drop_unused_streams(part: Part) -> None:
+    """Leave out streams that hold nothing: lanes that a profiler names but that its tables show elsewhere."""
+    used = np.zeros(len(part.streams) + 1, np.bool_)
+    if len(part):
+        used[part.columns["stream"]] = True
+        if "waited" in part.columns:
+            used[part.columns["waited"]] = True
+    if part.marks is not None:
+        used[part.marks.stream] = True
+    used[-1] = False
+    if used[:-1].all():
+        return
+    place = (np.cumsum(used) - 1).astype(np.int32)
+    place[-1] = -1
+    for key in ("stream", "waited"):
+        if key in part.columns:
+            part.columns[key] = place[part.columns[key]]
+    if part.marks is not None:
+        part.marks = replace(part.marks, stream=place[part.marks.stream])
+    part.streams = [stream for stream, keep in zip(part.streams, used[:-1], strict=True) if keep]
+
+
 def merge(
     parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterable[Advanced] = ()
 ) -> Timeline:
@@ -139,6 +161,7 @@ def merge(
     rows = 0
     base_ns = min((_first_ns(part) for part in parts if _has_times(part)), default=0)
     for part in parts:
+        _drop_unused_streams(part)
         shift = part.offset_ns - base_ns
         name_map = np.array([names[name] for name in part.names], np.int32)
         for key, collected in columns.items():

@@ -11,7 +11,11 @@ import numpy as np
 
 from slipstream.errors import TraceError
 from slipstream.timeline.part import Part, first_of
-from slipstream.timeline.table import Bool, Int64, Kind, Source, VendorStep
+from slipstream.timeline.table import Bool, Group, Int64, Kind, Source, VendorStep
+
+#: hcom_allReduce__586_3_1: the third collective (from 0) of the group whose number ends in 586.
+COLLECTIVE: Final = re.compile(r"^hcom_\w+?_{1,2}(\d+)_(\d{1,9})_\d+$")
+_GROUP_LANE: Final = re.compile(r"^Group (.*?) ?Communication$")
 
 #: Where the profiler says "none": of a model, a subtask, a connection.
 NOTHING: Final = 4294967295
@@ -187,3 +191,21 @@ def rank_of(folder: Path) -> int | None:
             if match:
                 return int(match.group(1))
     return None
+
+
+def whole(value: Any) -> int:
+    """A number of a stream, task or model; -1 where it is none."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return -1
+    return number if 0 <= number < 1 << 31 or number == NOTHING else -1
+
+
+def group_of(name: str, lane: str) -> Group:
+    """The group of a collective: by its name, which is the same on all ranks, else by its lane."""
+    match = COLLECTIVE.match(name)
+    if match:
+        return Group(f"hcom {match.group(1)}")
+    shown = _GROUP_LANE.match(lane)
+    return Group(shown.group(1) if shown else lane)

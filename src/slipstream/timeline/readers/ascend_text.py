@@ -5,7 +5,6 @@ Times are decimal strings of 19 digits, which no float holds; they become intege
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,23 +13,23 @@ import numpy as np
 
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.ascend import (
+    COLLECTIVE,
     NOTHING,
     call_kind,
+    group_of,
     is_annotation,
     is_step,
     rank_of,
-    read_csv,
     read_step_times,
     settle,
     task_kind,
+    whole,
 )
 from slipstream.timeline.readers.pieces import Pieces
 from slipstream.timeline.readers.sides import node_key
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
-from slipstream.timeline.table import Group, Kind, Marks, Role, Stream
+from slipstream.timeline.table import Kind, Marks, Role, Stream
 
-_COLLECTIVE: Final = re.compile(r"^hcom_\w+?_{1,2}\d+_(\d{1,9})_\d+$")
-_GROUP_LANE: Final = re.compile(r"^Group (.*?) ?Communication$")
 _TYPES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "BF16": 2, "INT16": 2, "FP32": 4, "INT32": 4}
 
 
@@ -220,11 +219,13 @@ class _Reader:
             pid, tid = lane
             name = self.lane_names.get(lane)
             if place in ("task", "step"):
-                stream = Stream(0, _device(pid), f"stream {tid}" if place == "task" else str(name), _id(tid))
+                stream = Stream(
+                    0, _device(pid), f"stream {tid}" if place == "task" else str(name), whole(tid)
+                )
             elif place == "collective":
-                stream = Stream(0, _device(pid), name or "communication", _id(tid), Role.COMM)
+                stream = Stream(0, _device(pid), name or "communication", whole(tid), Role.COMM)
             else:
-                stream = Stream(0, None, f"thread {tid}", _id(tid), Role.HOST)
+                stream = Stream(0, None, f"thread {tid}", whole(tid), Role.HOST)
             found.append(numbers[stream])
         self.part.streams = list(numbers)
         self.stream_of = np.array(found, np.int32)
@@ -254,10 +255,8 @@ class _Reader:
                 self.steps.append(row)
             else:
                 kind[row] = Kind.COMM
-                columns["step"][row] = 0
-                lane_name = self.lane_names.get(lanes[lane], "")
-                match = _GROUP_LANE.match(lane_name)
-                part.column("group")[row] = groups[Group(match.group(1) if match else lane_name)]
+                name = part.names[columns["name"][row]]
+                part.column("group")[row] = groups[group_of(name, self.lane_names.get(lanes[lane], ""))]
                 self._fill_collective(row, args)
         part.groups = list(groups)
 
@@ -268,16 +267,16 @@ class _Reader:
         columns["step"][row] = is_step(task_type)
         if args.bytes is not None:
             part.column("bytes")[row] = self.ids.one(args.bytes)
-        model, task = _id(args.model), _id(args.task)
+        model, task = whole(args.model), whole(args.task)
         if model not in (-1, NOTHING):
             columns[GRAPH_KEY][row] = model
-            columns[NODE_KEY][row] = node_key(_id(args.stream), task)
+            columns[NODE_KEY][row] = node_key(whole(args.stream), task)
 
     def _fill_collective(self, row: int, args: _Args) -> None:
         part = self.part
-        match = _COLLECTIVE.match(part.names[part.columns["name"][row]])
+        match = COLLECTIVE.match(part.names[part.columns["name"][row]])
         if match:
-            part.column("sequence")[row] = int(match.group(1))
+            part.column("sequence")[row] = int(match.group(2))
         size = _TYPES.get(str(args.data_type), 0)
         if size and isinstance(args.count, int) and args.count < 1 << 56:
             part.column("bytes")[row] = args.count * size
@@ -288,14 +287,14 @@ class _Reader:
         """Steps of collectives are shown twice: as tasks of their stream, and by plane, with who sends to whom."""
         part, columns = self.part, self.part.columns
         tasks = {
-            (_id(args.stream), _id(args.task), _id(args.subtask), int(columns["start_ns"][row])): row
+            (whole(args.stream), whole(args.task), whole(args.subtask), int(columns["start_ns"][row])): row
             for row, args in raw.items()
             if args.task_type is not None
         }
         keep = np.ones(len(part), np.bool_)
         for row in self.steps:
             args = raw.get(row, _NO_ARGS)
-            key = (_id(args.step_stream), _id(args.step_task), _id(args.step_context))
+            key = (whole(args.step_stream), whole(args.step_task), whole(args.step_context))
             task = tasks.get((*key, int(columns["start_ns"][row])))
             said = {
                 "step": args.step_type, "src rank": args.source_rank, "dst rank": args.target_rank,
@@ -320,79 +319,6 @@ class _Reader:
         part.column("launch")[taken_rows] = found
 
 
-def _id(value: Any) -> int:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1
-    return number if 0 <= number < 1 << 31 or number == NOTHING else -1
-
-
 def _device(pid: Any) -> int:
     """msprof packs the device's number into the lowest five bits of its own process ids."""
     return pid & 31 if isinstance(pid, int) else 0
-
-
-# Without a timeline.
-
-
-def read_kernel_details(path: Path) -> Part:
-    """Read `kernel_details.csv`: kernels and collectives, no host, no events.
-
-    Raises:
-        TraceError: the file cannot be read.
-    """
-    part = Part(str(path), "ascend text", rank_of(path.parent))
-    rows = read_csv(path)
-    part.read = len(rows)
-    start_ns, bad = nanoseconds([row.get("Start Time(us)") for row in rows])
-    dur_ns, bad_dur = nanoseconds([row.get("Duration(us)") for row in rows])
-    good = [
-        (row, at, dur)
-        for row, at, dur, lost in zip(rows, start_ns, dur_ns, bad | bad_dur, strict=True)
-        if not lost
-    ]
-    part.drop("time", len(rows) - len(good))
-    names, streams, groups = Pool(), Pool(), Pool()
-    columns: dict[str, list[int]] = {
-        key: []
-        for key in ("start_ns", "end_ns", "name", "stream", "kind", "sequence", "group", GRAPH_KEY, NODE_KEY)
-    }
-    for row, at, dur in good:
-        name, core = row.get("Name", ""), row.get("Accelerator Core", "")
-        collective = core == "COMMUNICATION" or name.startswith("hcom_")
-        device, stream, model = (
-            _id(row.get("Device_id", 0)),
-            _id(row.get("Stream ID")),
-            _id(row.get("Model ID")),
-        )
-        match = _COLLECTIVE.match(name)
-        in_graph = model not in (-1, NOTHING)
-        for key, value in zip(
-            columns,
-            (
-                at, at + dur, names[name],
-                streams[Stream(0, max(device, 0), "communication", -1, Role.COMM)
-                        if collective and stream < 0
-                        else Stream(0, max(device, 0), f"stream {stream}", stream)],
-                Kind.COMM if collective else Kind.KERNEL,
-                int(match.group(1)) if match else -1,
-                groups[Group(name.rpartition("__")[2].partition("_")[0])] if match else -1,
-                model if in_graph else -1,
-                node_key(stream, _id(row.get("Task ID"))) if in_graph else -1,
-            ),
-            strict=True,
-        ):  # fmt: skip
-            columns[key].append(value)
-    part.names, part.streams, part.groups = list(names), list(streams), list(groups)
-    part.columns = {key: np.array(value, np.int64) for key, value in columns.items()}
-    check_times(part)
-    part.note(
-        "missing",
-        1,
-        "no timeline (trace_view.json): no host, no events, no copies; kernels and collectives only",
-    )
-    totals = path.parent / "step_trace_time.csv"
-    if totals.is_file():
-        read_step_times(part, totals)
-    return part
