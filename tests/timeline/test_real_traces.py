@@ -143,8 +143,8 @@ def test_collective_arguments() -> None:
 def test_recorded_events() -> None:
     line = open_timeline(real("kineto/hta-critical-path/cuda_event_sync_multi_stream"))
     (wait,) = np.flatnonzero(line.kind == Kind.WAIT).tolist()
-    assert line.streams[line.stream[wait]].name == "stream 28"
-    assert line.streams[line.waited[wait]].name == "stream 24"
+    assert line.streams[line.stream[wait]].name == "stream 24"
+    assert line.streams[line.waited[wait]].name == "stream 20"
     assert line.name_of(int(line.record[wait])) == "cudaEventRecord"
 
 

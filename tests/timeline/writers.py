@@ -140,8 +140,8 @@ def write_database(path: Path, tasks: Sequence[Task]) -> Path:
             model = 4294967295 if task.model is None else task.model
             database.execute(
                 "INSERT INTO TASK VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                (EPOCH_NS + task.start_ns, EPOCH_NS + task.end_ns, 0, correlation, number, 1, text(kinds[task.kind]),
-                 4294967295, task.stream, task.task_id, model),
+                (EPOCH_NS + task.start_ns, EPOCH_NS + task.end_ns, 0, correlation, number, 1,
+                 text(kinds[task.kind]), 4294967295, task.stream, task.task_id, model),
             )  # fmt: skip
             if task.kind == "kernel":
                 database.execute("INSERT INTO COMPUTE_TASK_INFO VALUES (?,?)", (text(task.name), number))

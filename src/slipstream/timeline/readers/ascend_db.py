@@ -162,6 +162,13 @@ class _Reader:
         self.rows += count
         self.part.read += count
 
+    def _timed(self, batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows that begin and end at some time."""
+        good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+        self.part.read += len(batch) - len(good)
+        self.part.drop("time", len(batch) - len(good))
+        return good
+
     # The device.
 
     def _tasks(self) -> None:
@@ -191,7 +198,7 @@ class _Reader:
             "modelId",
         )
         for batch in self.database.batches("TASK", wanted):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             made = []
             # A task that no table describes is the frame of one that is described, if there is such.
             undescribed = [bool(names) and row[4] not in names for row in batch]
@@ -226,7 +233,7 @@ class _Reader:
         wanted = ("startNs", "endNs", "opName", "connectionId", "groupName", "opId", "dataType", "count")
         self.collective_facts: list[tuple[int, int, int, int]] = []
         for batch in self.database.batches("COMMUNICATION_OP", wanted):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             for number, (_, _, name, _, group, operation, data_type, count) in enumerate(batch):
                 row = self.rows + number
                 found[operation] = row
@@ -251,7 +258,7 @@ class _Reader:
         for batch in self.database.batches(
             "CANN_API", ("startNs", "endNs", "name", "globalTid", "connectionId")
         ):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             for row in batch:
                 if row[2] not in kinds:
                     text = self._text(row[2])
