@@ -63,7 +63,7 @@ def small_files(folder: Path) -> dict[str, bytes]:
     ]
     ours = write_chrome(folder / "ours.json", events)
     write_kineto(folder / "kineto.json", kineto_events(TASKS), distributedInfo={"rank": 1})
-    write_ascend(folder / "ascend", ascend_events(TASKS))
+    write_ascend(folder / "ascend", ascend_events(TASKS[:4]))
     return {
         "ours": ours.read_bytes(),
         "kineto": (folder / "kineto.json").read_bytes(),
