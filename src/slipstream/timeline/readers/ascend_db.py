@@ -36,6 +36,9 @@ _MAGIC: Final = b"SQLite format 3\0"
 _PYTHON_FUNCTION: Final = 50003
 _MSTX: Final = 50004
 _BATCH: Final = 1 << 16
+_TASK: Final = (
+    "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId", "modelId",
+)  # fmt: skip
 #: The columns in the making. frame: of a task that is only the outside of another; task: what both are.
 _COLUMNS: Final = (
     "start_ns", "end_ns", "name", "stream", "kind", "correlation", "step", "task", "frame", GRAPH_KEY, NODE_KEY,
@@ -182,30 +185,23 @@ class _Reader:
         steps: dict[int, tuple[int, int]] = {}
         for batch in self.database.batches("COMPUTE_TASK_INFO", ("globalTaskId", "name")):
             names.update(batch)
-        for batch in self.database.batches(
-            "COMMUNICATION_TASK_INFO", ("globalTaskId", "name", "opId", "size")
-        ):
+        wanted = ("globalTaskId", "name", "opId", "size")
+        for batch in self.database.batches("COMMUNICATION_TASK_INFO", wanted):
             steps.update((task, (operation, size)) for task, _, operation, size in batch)
             names.update((task, name) for task, name, _, _ in batch if task not in names)
         for batch in self.database.batches("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name")):
             names.update(batch)
         self.step_of: dict[int, tuple[int, int]] = {}
         codes, known = Pool(), list[tuple[int, int, bool]]()
-        wanted = (
-            "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId",
-            "modelId",
-        )  # fmt: skip
-        for batch in self.database.batches("TASK", wanted):
+        for batch in self.database.batches("TASK", _TASK):
             start, end, device, connection, tasks, task_types, streams, numbers, models = self._timed(batch)
-            code = np.array(
-                [codes[pair] for pair in zip(task_types, map(names.get, tasks), strict=True)], np.int64
-            )
+            pairs = zip(task_types, map(names.get, tasks), strict=True)
+            code = np.array([codes[pair] for pair in pairs], np.int64)
             known += [self._kind_of(*pair) for pair in list(codes)[len(known) :]]
             named = np.array(known, np.int64).reshape(-1, 3)[code]
             # A task that no table describes is the frame of one that is described, if there is such.
-            frame = np.array(
-                [task not in names for task in tasks] if names else [False] * len(tasks), np.int64
-            )
+            described = bool(names)
+            frame = np.array([described and task not in names for task in tasks], np.int64)
             if steps:
                 self._mark_steps(tasks, steps, named)
             stream, model = _integers(streams), _integers(models)
@@ -351,8 +347,7 @@ class _Reader:
             start_ns, end_ns = marks[:, 0], marks[:, 1]
             part.marks = Marks(start_ns, end_ns, marks[:, 2].astype(np.int32), marks[:, 3].astype(np.int32))
         before = len(part)
-        place = np.arange(before)
-        columns["row"] = place
+        columns["row"] = np.arange(before)
         check_times(part)
         self._settle(before)
 
