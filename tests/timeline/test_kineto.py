@@ -235,3 +235,15 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
     with pytest.raises(TraceError, match=r"trace|events") as caught:
         open_timeline(path)
     assert "\n" not in str(caught.value)
+
+
+def test_categories_that_are_not_known(tmp_path: Path) -> None:
+    device = odd_event(cat="npu_kernel", ts=40.0)
+    call = odd_event(
+        cat="privateuse1_runtime", name="launch", ts=5.0, args={"correlation": 77, "stream": 1, "device": 0}
+    )
+    other = odd_event(cat="memo", name="memo", ts=41.0, args={})
+    line = open_timeline(write_kineto(tmp_path / "t.json", [*kineto_events(TASKS), device, call, other]))
+    kinds = {line.name_of(row): (bool(line.on_device[row]), Kind(line.kind[row])) for row in range(len(line))}
+    assert kinds["odd"] == (True, Kind.KERNEL)
+    assert kinds["launch"] == kinds["memo"] == (False, Kind.HOST)

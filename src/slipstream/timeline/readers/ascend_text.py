@@ -25,7 +25,7 @@ from slipstream.timeline.readers.ascend import (
     task_kind,
     whole,
 )
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.readers.sides import node_key
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Kind, Marks, Role, Stream
@@ -72,13 +72,17 @@ _DECODE: Final = msgspec.json.Decoder(list[_Event]).decode
 _NO_ARGS: Final = _Args()
 
 
-def read_trace_view(path: Path) -> Part:
+def read_trace_view(path: Path, watch: Watch = None) -> Part:
     """Read a `trace_view.json`, or msprof's `msprof_*.json`.
+
+    Args:
+        path: the file.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or is no trace.
     """
-    part = _Reader(path).read()
+    part = _Reader(path, watch).read()
     totals = path.parent / "step_trace_time.csv"
     if totals.is_file():
         read_step_times(part, totals)
@@ -88,9 +92,9 @@ def read_trace_view(path: Path) -> Part:
 class _Reader:
     """State of reading one file. What an event is shows only when all names of processes are known."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch) -> None:
         self.part = Part(str(path), "ascend text", rank_of(path.parent))
-        self.pieces = Pieces(path, _DECODE)
+        self.pieces = Pieces(path, _DECODE, watch)
         self.names, self.lanes, self.categories = Pool(), Pool(), Pool()
         self.ids = Numbers()
         self.processes: dict[Any, str] = {}
@@ -100,6 +104,7 @@ class _Reader:
         }
         self.args: dict[int, _Args] = {}
         self.rows = 0
+        self.task_lanes: set[int] = set()
 
     def read(self) -> Part:
         for events in self.pieces:
@@ -147,6 +152,11 @@ class _Reader:
             ("queue", self.ids([-1 if each.queue is None else each.queue for each in args])),
         ):
             self.columns[key].append(value)
+        self.task_lanes.update(
+            self.lanes[event.pid, event.tid]
+            for event in kept
+            if event.args is not None and event.args.task_type
+        )
         for number, each in enumerate(args):
             if each.task_type is not None or each.step_task is not None or each.algorithm is not None:
                 self.args[self.rows + number] = each
@@ -179,7 +189,7 @@ class _Reader:
     def _place(self, lane: Any) -> str:
         """What a lane shows: "task", "collective", "step", "host", or "" for what is no operation."""
         process, name = self.processes.get(lane[0], ""), self.lane_names.get(lane, "")
-        if process.startswith("Ascend Hardware"):
+        if process.startswith("Ascend Hardware") or (not process and self.lanes[lane] in self.task_lanes):
             return "task"
         if process in ("HCCL", "Communication", "COMMUNICATION"):
             return "step" if name.startswith("Plane") else "collective"

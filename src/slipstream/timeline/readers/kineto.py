@@ -11,7 +11,7 @@ import numpy as np
 
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
 
@@ -30,6 +30,8 @@ _DEVICE: Final = {
 _ANNOTATIONS: Final = ("user_annotation", "gpu_user_annotation")
 #: Categories whose correlation is that of a launch; all others that are no device's are the host's, without one.
 _CALLS: Final = re.compile(r"(?i)runtime|driver")
+#: The usual ones of the host. Of others, as new profilers may write them, arguments tell whose they are.
+_HOST: Final = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "overhead", "Operator", "Runtime"})
 #: Dropped before anything is made of them, with the reason that is counted.
 _DROPPED: Final = {
     "python_function": "python_function",
@@ -62,21 +64,25 @@ class _Header(msgspec.Struct):
     pg_config: Any = None
 
 
-def read_kineto(path: Path) -> Part:
+def read_kineto(path: Path, watch: Watch = None) -> Part:
     """Read a profile of PyTorch.
+
+    Args:
+        path: JSON, plain or gzip.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or is no trace.
     """
-    return _Reader(path).read()
+    return _Reader(path, watch).read()
 
 
 class _Reader:
     """State of reading one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch) -> None:
         self.part = Part(str(path), "kineto")
-        self.pieces = Pieces(path, decode_kineto)
+        self.pieces = Pieces(path, decode_kineto, watch)
         self.names, self.threads, self.lanes, self.categories = Pool(), Pool(), Pool(), Pool()
         self.ids = Numbers()
         self.thread_names: dict[Any, str] = {}
@@ -109,6 +115,8 @@ class _Reader:
                 marks.append(event)
             elif category in _DROPPED:
                 part.drop(_DROPPED[category])
+            elif category not in _HOST and _is_device(event):
+                device.append(event)
             else:
                 host.append(event)
         # A few at a time: what is alive in the table should be its columns.
@@ -244,6 +252,7 @@ class _Reader:
         for pid, tid in self.threads:
             name = self.thread_names.get((pid, tid)) or f"thread {tid}"
             part.streams.append(Stream(0, None, name, _number(tid), Role.HOST))
+        self.of_host = joined["stream"] < -1
         joined["stream"] = np.where(joined["stream"] < -1, devices - 2 - joined["stream"], joined["stream"])
         if self.marks[0]:
             start_ns, end_ns, names, streams = (np.concatenate(column) for column in self.marks)
@@ -253,6 +262,7 @@ class _Reader:
     def _kinds(self, names: Any, category: Any) -> Any:
         """uint8 [N]: by category, and for calls of the runtime by name."""
         kinds = np.array([_DEVICE.get(each, Kind.HOST) for each in self.categories], np.uint8)[category]
+        kinds[(kinds == Kind.HOST) & ~self.of_host] = Kind.KERNEL
         calls = np.array([bool(_CALLS.search(str(each))) for each in self.categories], np.bool_)[category]
         by_name = np.array([_call_kind(name) for name in self.part.names], np.uint8)
         self.is_call = calls
@@ -266,6 +276,8 @@ class _Reader:
         correlation[correlation == 0] = -1
         device = self._device_rows()
         calls = np.flatnonzero(~device & (correlation != -1))
+        # Where two calls have one correlation, the launch of a graph is meant.
+        calls = calls[np.argsort(columns["kind"][calls] != Kind.LAUNCH, kind="stable")]
         launch = np.full(len(part), -1, np.int32)
         rows = np.flatnonzero(device & (correlation != -1))
         launch[rows] = first_of(correlation[calls], calls, correlation[rows])
@@ -335,6 +347,12 @@ class _Reader:
 
 
 _NO_ARGS: Final = KinetoArgs()
+
+
+def _is_device(event: KinetoEvent) -> bool:
+    args = event.args
+    has_stream = args is not None and args.stream is not None and args.device is not None
+    return has_stream and not _CALLS.search(str(event.cat))
 
 
 def _call_kind(name: str) -> Kind:

@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.errors import TraceError
 from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.table import Args, Kind, Marks, Role, Source, Stream
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
@@ -38,13 +38,17 @@ class _Event(msgspec.Struct, gc=False):
 _DECODE: Final = msgspec.json.Decoder(list[_Event]).decode
 
 
-def read_ours(path: Path) -> Part:
+def read_ours(path: Path, watch: Watch = None) -> Part:
     """Read a trace that Slipstream wrote.
+
+    Args:
+        path: the file.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or a newer version wrote it.
     """
-    pieces = Pieces(path, _DECODE)
+    pieces = Pieces(path, _DECODE, watch)
     events = [event for piece in pieces for event in piece]
     part = Part(str(path), "slipstream")
     part.read = len(events)
