@@ -396,6 +396,4 @@ def _stream(first: Any, second: Any) -> Stream:
         return Stream(0, None, f"thread {second}", second, Role.HOST)
     if first == "communication":
         return Stream(0, 0, "communication", -1, Role.COMM)
-    return Stream(
-        0, first if isinstance(first, int) else 0, f"stream {second}", second if second is not None else -1
-    )
+    return Stream(0, _whole(first) if first else 0, f"stream {second}", _whole(second))

@@ -16,6 +16,7 @@ from slipstream.timeline.readers.ascend import (
     COLLECTIVE,
     NOTHING,
     call_kind,
+    group_hashes,
     group_of,
     is_annotation,
     is_step,
@@ -251,7 +252,7 @@ class _Reader:
         columns[NODE_KEY] = np.full(len(part), -1, np.int64)
         places = list(self.places.values())
         lanes = list(self.lanes)
-        groups = Pool()
+        groups, hashes = Pool(), group_hashes(Path(part.path).parent)
         self.steps: list[int] = []
         for row, lane in enumerate(columns["lane"].tolist()):
             place = places[lane]
@@ -266,7 +267,9 @@ class _Reader:
             else:
                 kind[row] = Kind.COMM
                 name = part.names[columns["name"][row]]
-                part.column("group")[row] = groups[group_of(name, self.lane_names.get(lanes[lane], ""))]
+                part.column("group")[row] = groups[
+                    group_of(name, self.lane_names.get(lanes[lane], ""), hashes)
+                ]
                 self._fill_collective(row, args)
         part.groups = list(groups)
 

@@ -11,6 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from slipstream.timeline.table import Args
+
+_SIZES: Final = {
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "bfloat16": 2, "short": 2,
+    "float": 4, "int": 4, "double": 8, "long": 8,
+}  # fmt: skip
+
 #: From here on a float of microseconds does not hold nanoseconds.
 _EXACT_US: Final = float(1 << 43)
 
@@ -78,3 +85,33 @@ def decode_kineto(text: bytes) -> list[KinetoEvent]:
                 return _EXACT.decode(text)  # type: ignore[return-value]
             break
     return events
+
+
+def ranks_of(text: Any) -> tuple[int, ...]:
+    """From "[0, 1, 2]" or a list; () where shortened ("[0, 1, ...]") or absent."""
+    if isinstance(text, list) and all(isinstance(rank, int) for rank in text):
+        return tuple(text)
+    inside = str(text).strip("[] ") if isinstance(text, str) else ""
+    try:
+        return tuple(int(rank) for rank in inside.split(",")) if inside else ()
+    except ValueError:
+        return ()
+
+
+def message_bytes(args: KinetoArgs) -> int:
+    """The larger of what goes in and comes out, -1 unknown."""
+    name = str(args.dtype or "").lower().removeprefix("c10::")
+    size = next((size for key, size in _SIZES.items() if name.startswith(key)), 0)
+    counts = [
+        each for each in (args.in_elements, args.out_elements) if isinstance(each, int) and each < 1 << 56
+    ]
+    return max(counts) * size if counts and size else -1
+
+
+def said(args: KinetoArgs) -> Args:
+    """What a collective says of itself, without what it does not say."""
+    facts = {
+        "collective": args.collective, "dtype": args.dtype, "group size": args.group_size,
+        "group": args.group_text, "src rank": args.source_rank, "dst rank": args.target_rank,
+    }  # fmt: skip
+    return {key: value for key, value in facts.items() if value is not None}

@@ -10,10 +10,17 @@ import msgspec
 import numpy as np
 
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
-from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
+from slipstream.timeline.readers.events import (
+    KinetoArgs,
+    KinetoEvent,
+    decode_kineto,
+    message_bytes,
+    ranks_of,
+    said,
+)
 from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
-from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
+from slipstream.timeline.table import Group, Int64, Kind, Marks, Role, Stream
 
 #: Categories that are a device's, and what they are.
 _DEVICE: Final = {
@@ -45,12 +52,6 @@ _SYNC: Final = re.compile(
 )
 _RECORD: Final = re.compile(r"^(?:cuda|hip|cu)EventRecord")
 _STREAM_WAIT: Final = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
-
-_SIZES: Final = {
-    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "bfloat16": 2, "short": 2,
-    "float": 4, "int": 4, "double": 8, "long": 8,
-}  # fmt: skip
-
 
 #: The columns in the making.
 _COLUMNS: Final = (
@@ -104,9 +105,15 @@ class _Reader:
         part = self.part
         part.read += len(events)
         host, device, marks = [], [], []
+        arrows = 0
         for event in events:
-            if event.ph != "X":
-                self._other(event)
+            phase = event.ph
+            if phase != "X":
+                # Most events that are none: every launch has an arrow.
+                if phase in ("s", "f"):
+                    arrows += 1
+                else:
+                    self._other(event)
                 continue
             category = event.cat
             if category in _DEVICE:
@@ -119,6 +126,7 @@ class _Reader:
                 device.append(event)
             else:
                 host.append(event)
+        part.drop("arrow", arrows)
         # A few at a time: what is alive in the table should be its columns.
         if host:
             self._add(host, [-2 - self.threads[event.pid, event.tid] for event in host], host_side=True)
@@ -133,7 +141,7 @@ class _Reader:
             part.drop("metadata")
             if event.name == "thread_name" and event.args is not None:
                 self.thread_names[event.pid, event.tid] = str(event.args.name)
-        elif event.ph in ("s", "t", "f"):
+        elif event.ph == "t":
             part.drop("arrow")
         elif event.ph == "C":
             part.drop("counter")
@@ -299,12 +307,12 @@ class _Reader:
                 continue
             part.column("kind")[row] = Kind.COMM
             name = str(args.group_name)
-            ranks = self.group_ranks.get(name) or _ranks(args.group_ranks)
+            ranks = self.group_ranks.get(name) or ranks_of(args.group_ranks)
             part.column("group")[row] = groups[Group(name, ranks)]
             if isinstance(args.sequence, int):
                 part.column("sequence")[row] = self.ids.one(args.sequence)
-            part.column("bytes")[row] = _message_bytes(args)
-            part.details[row] = _said(args)
+            part.column("bytes")[row] = message_bytes(args)
+            part.details[row] = said(args)
         part.groups = list(groups)
 
     def _syncs(self, raw: dict[int, KinetoArgs]) -> None:
@@ -374,32 +382,3 @@ def _number(value: Any) -> int:
     except (TypeError, ValueError):
         return -1
     return number if abs(number) < 1 << 62 else -1
-
-
-def _ranks(text: Any) -> tuple[int, ...]:
-    """From "[0, 1, 2]" or a list; () where shortened ("[0, 1, ...]") or absent."""
-    if isinstance(text, list) and all(isinstance(rank, int) for rank in text):
-        return tuple(text)
-    inside = str(text).strip("[] ") if isinstance(text, str) else ""
-    try:
-        return tuple(int(rank) for rank in inside.split(",")) if inside else ()
-    except ValueError:
-        return ()
-
-
-def _message_bytes(args: KinetoArgs) -> int:
-    """The larger of what goes in and comes out, -1 unknown."""
-    name = str(args.dtype or "").lower().removeprefix("c10::")
-    size = next((size for key, size in _SIZES.items() if name.startswith(key)), 0)
-    counts = [
-        each for each in (args.in_elements, args.out_elements) if isinstance(each, int) and each < 1 << 56
-    ]
-    return max(counts) * size if counts and size else -1
-
-
-def _said(args: KinetoArgs) -> Args:
-    said = {
-        "collective": args.collective, "dtype": args.dtype, "group size": args.group_size,
-        "group": args.group_text, "src rank": args.source_rank, "dst rank": args.target_rank,
-    }  # fmt: skip
-    return {key: value for key, value in said.items() if value is not None}
