@@ -112,12 +112,22 @@ def test_times_that_cannot_be_meant_are_marked(tmp_path: Path, changes: Any, wha
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"name": None}, {"name": 7}, {"pid": "x", "tid": [1]}, {"args": {"stream": "seven"}}, {"args": None}],
+    ("changes", "kept"),
+    [
+        ({"name": None}, 1),
+        ({"name": 7}, 1),
+        ({"pid": "x", "tid": 1.5}, 1),
+        ({"args": {"stream": "seven"}}, 1),
+        ({"args": None}, 1),
+        ({"tid": [1]}, 0),
+        ({"args": {"stream": {"a": 1}, "device": []}}, 0),
+        ({"args": 3}, 0),
+    ],
 )
-def test_fields_of_any_type_do_not_matter(tmp_path: Path, changes: Any) -> None:
+def test_fields_of_any_type_cost_no_more_than_their_event(tmp_path: Path, changes: Any, kept: int) -> None:
     line = open_timeline(write_kineto(tmp_path / "t.json", [*kineto_events(TASKS), odd_event(**changes)]))
-    assert sum(source.read for source in line.sources) == len(kineto_events(TASKS)) + 1
+    assert int(line.on_device.sum()) == 3 + kept
+    assert sum(note.count for note in line.notes if note.what == "dropped") == 1 - kept
 
 
 def test_events_out_of_order_are_sorted(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ def _opened(path: Path) -> Iterator[_Database]:
                 f"{path} is locked: another program writes to it. Close that, or copy the file and read the copy."
             ) from error
         raise TraceError(f"cannot read the database {path}: {error}") from error
-    except (sqlite3.DatabaseError, OverflowError) as error:
+    except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
+        # The last: sqlite3 cannot even say what is wrong, as its message quotes what is damaged.
         raise TraceError(f"{path} is damaged, or no database of SQLite: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """The events of a Chrome trace as the readers decode them: what they use, and nothing else.
 
 Whatever a program writes into a field must not make the file unreadable, so types are loose here and values are
-checked where they are used.
+checked where they are used. Where no scalar stands, an event is left out and counted.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ _SIZES: Final = {
 _EXACT_US: Final = float(1 << 43)
 
 
+#: What may stand where a number or a name should.
+Scalar = int | float | str | None
+
+
 class KinetoArgs(msgspec.Struct, gc=False):
     """Arguments of an event in PyTorch's profile. Kineto's own names, old and new."""
 
-    correlation: Any = -1
-    stream: Any = None
-    device: Any = None
-    bytes: Any = -1
-    name: Any = None
-    graph_id: Any = msgspec.field(default=0, name="graph id")
-    node_id: Any = msgspec.field(default=0, name="graph node id")
+    correlation: Scalar = -1
+    stream: Scalar = None
+    device: Scalar = None
+    bytes: Scalar = -1
+    name: Scalar = None
+    graph_id: Scalar = msgspec.field(default=0, name="graph id")
+    node_id: Scalar = msgspec.field(default=0, name="graph node id")
     sync_kind: Any = msgspec.field(default=None, name="cuda_sync_kind")
-    wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
-    wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    wait_stream: Scalar = msgspec.field(default=None, name="wait_on_stream")
+    wait_record: Scalar = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
     collective: Any = msgspec.field(default=None, name="Collective name")
     in_elements: Any = msgspec.field(default=None, name="In msg nelems")
     out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
@@ -51,22 +55,22 @@ class KinetoArgs(msgspec.Struct, gc=False):
 class KinetoEvent(msgspec.Struct, gc=False):
     """An event of PyTorch's profile; `ts` and `dur` in microseconds."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
     ts: int | float | str | None = None
     dur: int | float | str | None = 0
     args: KinetoArgs | None = None
 
 
 class _ExactKinetoEvent(msgspec.Struct, gc=False):
-    ph: Any = None
-    cat: Any = None
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
     ts: Decimal | None = None
     dur: Decimal | None = Decimal(0)
     args: KinetoArgs | None = None

@@ -17,6 +17,7 @@ import numpy as np
 
 from slipstream.errors import TraceError
 from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
+from slipstream.timeline.readers.events import Scalar
 from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.table import Args, Kind, Marks, Role, Source, Stream
 from slipstream.trace import names as tracks
@@ -26,12 +27,12 @@ _BELOW: Final = tracks.graph_track("")
 
 
 class _Event(msgspec.Struct, gc=False):
-    ph: Any = None
-    name: Any = ""
-    tid: Any = 0
+    ph: Scalar = None
+    name: Scalar = ""
+    tid: Scalar = 0
     ts: int | float | str | None = 0
     dur: int | float | str | None = 0
-    id: Any = None
+    id: Scalar = None
     args: dict[str, Any] = {}
 
 
@@ -91,7 +92,11 @@ class _Reader:
         }
         starts, bad = nanoseconds([event.ts for event in events])
         durs, bad_dur = nanoseconds([event.dur for event in events])
-        tails = {event.id: event for event in events if event.ph == "s"}
+        beginnings = [
+            event for event, lost in zip(events, bad | bad_dur, strict=True) if event.ph == "s" and not lost
+        ]
+        tails = {event.id: event for event in beginnings}
+        part.drop("arrow without an end", len(beginnings) - len(tails))
         for number, event in enumerate(events):
             track = tracks_by_id.get(event.tid, f"track {event.tid}")
             if event.ph == "M":
