@@ -16,13 +16,12 @@ from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from slipstream.timeline import collectives, events, inference, order
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate
-from slipstream.timeline.table import Bool, Int32, Int64, Note, Timeline, UInt8
+from slipstream.timeline.table import Bool, Int32, Int64, Note, Timeline
 
-__all__ = ["Confidence", "Dependencies", "EdgeKind", "EdgeList", "build_edges", "find_dependencies"]
+__all__ = ["Confidence", "Dependencies", "EdgeKind", "EdgeList", "find_dependencies"]
 
 #: Of edges that let go at one moment, the one that is named: by kind, the last of these first.
 _RANKING = (
@@ -54,8 +53,11 @@ class Dependencies:
         edges: E of them, sorted by the row that depends.
         first: int32 [N + 1], edges of row n are first[n] .. first[n + 1].
         release_ns: int64 [N].
+        done_ns: int64 [N], when a row's own work was over: its end, but of a call that stood in its own copy
+            the copy's start.
         place: int32 [N], the stream in whose order a row runs: its own, but of a collective the one its parts
             run on.
+        collectives: the rows of each collective that was matched across ranks, the last to arrive first.
         notes: what was left out, and why.
     """
 
@@ -63,7 +65,9 @@ class Dependencies:
     edges: EdgeList
     first: Int32
     release_ns: Int64
+    done_ns: Int64
     place: Int32
+    collectives: tuple[Int32, ...] = ()
     notes: tuple[Note, ...] = ()
 
     def __len__(self) -> int:
@@ -73,12 +77,20 @@ class Dependencies:
     def finish_ns(self) -> Int64:
         """int64 [E], when what an edge waits for was done."""
         table, edges = self.timeline, self.edges
-        return np.where(edges.from_start, table.start_ns[edges.src], table.end_ns[edges.src])
+        return np.where(edges.from_start, table.start_ns[edges.src], self.done_ns[edges.src])
+
+    @cached_property
+    def own_time(self) -> Bool:
+        """bool [E], the order of a thread's calls: what lies between them is the thread's own work."""
+        table, edges = self.timeline, self.edges
+        host = (edges.kind == EdgeKind.HOST) & ~table.on_device[edges.src] & ~table.on_device[edges.dst]
+        return host & (self.done_ns[edges.src] == table.end_ns[edges.src])  # not after a call that stood
 
     @cached_property
     def ready_ns(self) -> Int64:
-        """int64 [E], when an edge let its row go."""
-        return np.minimum(self.finish_ns, self.release_ns[self.edges.dst])
+        """int64 [E], when an edge let its row go; a thread works until its next call."""
+        reached = np.where(self.own_time, self.timeline.start_ns[self.edges.dst], self.finish_ns)
+        return np.minimum(reached, self.release_ns[self.edges.dst])
 
     @cached_property
     def lag_ns(self) -> Int64:
@@ -121,7 +133,8 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
     rows = order.Rows.of(timeline)
     found: list[EdgeList] = [order.launch_edges(rows), order.host_edges(rows)]
     graph_edges = events.graph_edges(rows)
-    found.append(_outside_known_replays(order.stream_edges(rows), timeline))
+    inside = events.known_graphs(timeline)[timeline.graph]
+    found.append(order.stream_edges(rows, inside))
     found += [graph_edges, events.replay_edges(rows, graph_edges)]
     recorded, unresolved = events.recorded_edges(rows)
     found.append(recorded)
@@ -136,42 +149,27 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
     release = rows.release_ns.copy()
     release[matched.rows] = matched.release_ns
     notes += matched.notes
-    together = build_edges(timeline, found, release, rows.place, notes)
+    together = _sorted(rows, found, release, matched.members, notes)
     if infer:
         guessed = inference.guessed_joins(rows, together.first, together.lag_ns)
         if len(guessed):
-            together = build_edges(timeline, [together.edges, guessed], release, rows.place, together.notes)
+            lists = [together.edges, guessed]
+            together = _sorted(rows, lists, release, matched.members, together.notes)
     return together
 
 
-def _outside_known_replays(edges: EdgeList, timeline: Timeline) -> EdgeList:
-    """Leave out the stream order inside replays whose true edges are known: a graph's streams are no order."""
-    known = np.array([graph.edges is not None for graph in timeline.graphs] + [False], np.bool_)
-    graph, replay = timeline.graph, timeline.replay
-    same = (
-        known[graph[edges.src]]
-        & (graph[edges.src] == graph[edges.dst])
-        & (replay[edges.src] == replay[edges.dst])
-    )
-    return edges.take(~same)
-
-
-def build_edges(
-    timeline: Timeline,
+def _sorted(
+    rows: order.Rows,
     lists: Sequence[EdgeList],
     release_ns: Int64,
-    place: Int32,
-    notes: Iterable[Note] = (),
+    collectives_: Sequence[Int32],
+    notes: Iterable[Note],
 ) -> Dependencies:
     """Return edges as Dependencies; those that would let a row wait for its own future are left out.
 
-    Args:
-        timeline: the rows.
-        lists: the edges, in any order; of two between the same rows the surer one stays.
-        release_ns: int64 [N].
-        place: int32 [N].
-        notes: to go along.
+    Of two edges between the same rows the surer one stays.
     """
+    timeline = rows.timeline
     edges = concatenate(lists)
     notes = list(notes)
     possible = (edges.src != edges.dst) & (
@@ -190,4 +188,6 @@ def build_edges(
         again = (edges.src[1:] == edges.src[:-1]) & (edges.dst[1:] == edges.dst[:-1])
         edges = edges.take(np.concatenate(([True], ~again)))
     first = np.searchsorted(edges.dst, np.arange(len(timeline) + 1)).astype(np.int32)
-    return Dependencies(timeline, edges, first, release_ns, place, tuple(notes))
+    return Dependencies(
+        timeline, edges, first, release_ns, rows.done_ns, rows.place, tuple(collectives_), tuple(notes)
+    )

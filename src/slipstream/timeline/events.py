@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.order import Rows, host_rows
-from slipstream.timeline.table import Int32, Kind
+from slipstream.timeline.table import Bool, Int32, Kind, Timeline
 
 #: A host's wait ends a little after what it waited for; clocks of host and device differ by up to this much.
 _HOST_SLACK_NS = 20_000
-#: A copy that the host stood in: it returned no later than this after the copy.
-_BLOCKING_COPY_NS = 50_000
 
 
 def recorded_edges(rows: Rows) -> tuple[EdgeList, Int32]:
@@ -34,7 +33,7 @@ def recorded_edges(rows: Rows) -> tuple[EdgeList, Int32]:
         if not timeline.on_device[record]:
             waited = _covered_by(rows, record, int(timeline.waited[wait]))
         if rows.echo[wait]:
-            waiter = rows.issued_after(int(timeline.stream[wait]), _called_at(rows, wait))
+            waiter = rows.issued_after(int(timeline.stream[wait]), called_by(rows, wait))
         if waited >= 0 and waiter >= 0:
             src.append(waited)
             dst.append(waiter)
@@ -44,17 +43,17 @@ def recorded_edges(rows: Rows) -> tuple[EdgeList, Int32]:
     return edges, np.sort(np.concatenate(unresolved)).astype(np.int32)
 
 
-def _called_at(rows: Rows, echo: int) -> int:
-    """Return when the host made the call that a row echoes."""
+def called_by(rows: Rows, echo: int) -> int:
+    """Return the host's call that a row echoes; the row itself, which has the call's time, if it is unknown."""
     call = int(rows.timeline.launch[echo])
-    return int(rows.timeline.start_ns[call if call >= 0 else echo])
+    return call if call >= 0 else echo
 
 
 def _covered_by(rows: Rows, record: int, stream: int) -> int:
     """Return the last operation that a host's call to record covers, or -1."""
     if stream < 0:
         return -1
-    return rows.issued_before(stream, int(rows.timeline.start_ns[record]))
+    return rows.issued_before(stream, record)
 
 
 def graph_edges(rows: Rows) -> EdgeList:
@@ -77,6 +76,15 @@ def graph_edges(rows: Rows) -> EdgeList:
     return concatenate(found)
 
 
+@dataclass(frozen=True)
+class _Replay:
+    """A replay that is more than a stretch of one stream. Rows that it begins and ends with; its home stream."""
+
+    begins: Int32
+    ends: Int32
+    home: Int32
+
+
 def replay_edges(rows: Rows, known: EdgeList) -> EdgeList:
     """Return what holds of every replay on more than one stream: it begins and ends as a whole.
 
@@ -90,43 +98,63 @@ def replay_edges(rows: Rows, known: EdgeList) -> EdgeList:
         known: the graphs' own edges.
     """
     timeline = rows.timeline
-    inside = np.flatnonzero(rows.queued & (timeline.graph >= 0) & (timeline.replay >= 0))
-    if not len(inside):
+    replays = _wide_replays(rows, known)
+    if not replays:
         return no_edges()
-    dumped = np.array([graph.edges is not None for graph in timeline.graphs], np.bool_)
-    has_before, has_behind = np.zeros(len(timeline), np.bool_), np.zeros(len(timeline), np.bool_)
-    has_before[known.dst], has_behind[known.src] = True, True
-    by_replay = inside[np.lexsort((inside, timeline.replay[inside], timeline.graph[inside]))]
-    graph, replay = timeline.graph[by_replay], timeline.replay[by_replay]
-    change = (graph[1:] != graph[:-1]) | (replay[1:] != replay[:-1])
-    bounds = np.concatenate(([0], np.flatnonzero(change) + 1, [len(by_replay)]))
     at = np.full(len(timeline), -1, np.int64)
     at[rows.in_order] = np.arange(len(rows.in_order))
+    replay_of = np.full(len(timeline), -1, np.int32)
+    for number, replay in enumerate(replays):
+        replay_of[replay.home] = number
     found: list[EdgeList] = []
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        members = by_replay[low:high]
-        places = rows.place[members]
-        if dumped[graph[low]]:
-            begins, ends = members[~has_before[members]], members[~has_behind[members]]
-        elif (places == places[0]).all():
-            continue
-        else:
-            begins = members[np.unique(places, return_index=True)[1]]
-            ends = members[::-1][np.unique(places[::-1], return_index=True)[1]]
-        stream = int(places[0])
-        home = members[places == stream]
-        before, behind = int(at[home[0]]) - 1, int(at[home[-1]]) + 1
-        if before >= rows.heads[stream]:
-            found.append(_whole([rows.in_order[before]] * len(begins), begins))
+    for replay in replays:
+        stream = int(rows.place[replay.home[0]])
+        before, behind = int(at[replay.home[0]]) - 1, int(at[replay.home[-1]]) + 1
+        if before >= rows.heads[stream] and replay_of[rows.in_order[before]] < 0:
+            found.append(_whole(rows.in_order[before : before + 1], replay.begins))
         if behind < rows.heads[stream + 1]:
-            found.append(_whole(ends, [rows.in_order[behind]] * len(ends)))
-        launched = begins[timeline.launch[begins] >= 0]
+            number = int(replay_of[rows.in_order[behind]])
+            following = replays[number].begins if number >= 0 else rows.in_order[behind : behind + 1]
+            found.append(_whole(replay.ends, following))
+        launched = replay.begins[timeline.launch[replay.begins] >= 0]
         found.append(edge_list(timeline.launch[launched], launched, EdgeKind.LAUNCH))
     return concatenate(found)
 
 
-def _whole(src: npt.ArrayLike, dst: npt.ArrayLike) -> EdgeList:
-    return edge_list(src, dst, EdgeKind.GRAPH, Confidence.INFERRED)
+def _whole(src: Int32, dst: Int32) -> EdgeList:
+    return edge_list(
+        np.repeat(src, len(dst)), np.tile(dst, len(src)), EdgeKind.GRAPH, Confidence.INFERRED
+    )
+
+
+def _wide_replays(rows: Rows, known: EdgeList) -> list[_Replay]:
+    """Return the replays on more than one stream, and all of graphs whose edges are known."""
+    timeline = rows.timeline
+    inside = np.flatnonzero(rows.queued & (timeline.graph >= 0) & (timeline.replay >= 0))
+    if not len(inside):
+        return []
+    dumped = known_graphs(timeline)
+    has_before, has_behind = np.zeros(len(timeline), np.bool_), np.zeros(len(timeline), np.bool_)
+    has_before[known.dst], has_behind[known.src] = True, True
+    by_replay = inside[np.lexsort((inside, timeline.replay[inside], timeline.graph[inside]))].astype(np.int32)
+    graph, replay = timeline.graph[by_replay], timeline.replay[by_replay]
+    change = np.flatnonzero((graph[1:] != graph[:-1]) | (replay[1:] != replay[:-1])) + 1
+    found: list[_Replay] = []
+    for members in np.split(by_replay, change):
+        places = rows.place[members]
+        home = members[places == places[0]]
+        if dumped[timeline.graph[members[0]]]:
+            found.append(_Replay(members[~has_before[members]], members[~has_behind[members]], home))
+        elif len(home) < len(members):
+            first = np.unique(places, return_index=True)[1]
+            last = np.unique(places[::-1], return_index=True)[1]
+            found.append(_Replay(members[first], members[::-1][last], home))
+    return found
+
+
+def known_graphs(timeline: Timeline) -> Bool:
+    """Return which graphs' edges were dumped, bool [graphs + 1]; the last stands for no graph."""
+    return np.array([graph.edges is not None for graph in timeline.graphs] + [False], np.bool_)
 
 
 def sync_edges(rows: Rows, *, infer: bool) -> EdgeList:
@@ -159,7 +187,6 @@ def sync_edges(rows: Rows, *, infer: bool) -> EdgeList:
 def _waited_by(rows: Rows, call: int, echo: int | None) -> int:
     """Return the operation that a host's wait waits for, as far as the trace says, or -1."""
     timeline = rows.timeline
-    at_ns = int(timeline.start_ns[call])
     for row in (call, echo):
         if row is None:
             continue
@@ -167,7 +194,7 @@ def _waited_by(rows: Rows, call: int, echo: int | None) -> int:
         if record >= 0:
             return record if timeline.on_device[record] else _covered_by(rows, record, stream)
         if stream >= 0:
-            return rows.issued_before(stream, at_ns)
+            return rows.issued_before(stream, call)
     return -1
 
 
@@ -190,27 +217,22 @@ class _Ends:
         low = int(np.searchsorted(ends, begin, side="right"))
         high = int(np.searchsorted(ends, end, side="right"))
         inside = rows[low:high]
-        inside = inside[self._rows.issue_ns[inside] < begin]
+        inside = inside[self._rows.issue_row[inside] < call]
         return int(inside[-1]) if len(inside) else -1
 
 
 def _blocking_copies(rows: Rows) -> EdgeList:
-    """Return edges from copies that their call outlasted to the thread's next call: it stood in the copy."""
+    """Return edges from copies that their call stood in to the thread's next call."""
     timeline = rows.timeline
-    copies = np.flatnonzero((timeline.kind == Kind.COPY) & rows.queued & (timeline.launch >= 0))
-    calls = timeline.launch[copies]
-    returned = timeline.end_ns[calls] - timeline.end_ns[copies]
-    stood = (returned >= 0) & (returned <= _BLOCKING_COPY_NS) & (timeline.start_ns[calls] <= timeline.start_ns[copies])
-    copies, calls = copies[stood], calls[stood]
+    copies, calls = rows.stood[:, 0], rows.stood[:, 1]
     if not len(copies):
         return no_edges()
     hosts = host_rows(rows)
     at = np.full(len(timeline), -1, np.int64)
     at[hosts] = np.arange(len(hosts))
-    index = at[calls] + 1
-    there = index < len(hosts)
-    copies, calls, index = copies[there], calls[there], index[there]
-    following = hosts[index]
+    there = at[calls] + 1 < len(hosts)
+    copies, calls = copies[there], calls[there]
+    following = hosts[at[calls] + 1]
     same = (timeline.stream[following] == timeline.stream[calls]) & (
         timeline.start_ns[following] >= timeline.end_ns[copies]
     )

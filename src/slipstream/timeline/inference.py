@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
+from slipstream.timeline.events import called_by
 from slipstream.timeline.order import Rows
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Note
 
@@ -97,7 +98,7 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
     timeline = rows.timeline
     if timeline.launch[row] >= 0:
         known = timeline.launch[others] >= 0
-        by_call = timeline.start_ns[timeline.launch[others]] < timeline.start_ns[timeline.launch[row]]
+        by_call = timeline.launch[others] < timeline.launch[row]
         by_id = timeline.correlation[others] < timeline.correlation[row]
         return np.where(known, by_call, by_id)
     if timeline.correlation[row] >= 0:
@@ -149,9 +150,7 @@ def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> Int32:
     late = timeline.is_work & rows.queued & (least > UNEXPLAINED_NS)
     behind_wait = np.zeros(len(timeline), np.bool_)
     for wait in np.flatnonzero(rows.echo & (timeline.kind == Kind.WAIT) & (timeline.record < 0)).tolist():
-        call = int(timeline.launch[wait])
-        at_ns = int(timeline.start_ns[call if call >= 0 else wait])
-        row = rows.issued_after(int(timeline.stream[wait]), at_ns)
+        row = rows.issued_after(int(timeline.stream[wait]), called_by(rows, wait))
         if row >= 0:
             behind_wait[row] = True
     return np.flatnonzero(late & (behind_wait | (timeline.graph >= 0))).astype(np.int32)

@@ -14,6 +14,9 @@ import numpy as np
 from slipstream.timeline.edge_types import EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Timeline
 
+#: A call that stood in its own copy returns no later than this after it.
+_RETURN_NS = 50_000
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -25,8 +28,13 @@ class Rows:
         queued: bool [N], whether it stands in a device's stream, in the device's own time.
         echo: bool [N], a wait or a synchronisation written at the host's time on a device's stream (CUDA).
         issue_ns: int64 [N], when the host issued it; its start where that is unknown.
+        issue_row: int32 [N], the row of that call, so the order of issue; a row itself where that is unknown.
         release_ns: int64 [N], when its own work began: its start, of waits its end.
-        in_order: int32 [Q], queued rows by (place, start).
+        done_ns: int64 [N], when its own work was over: its end; of a call that stood in its own copy, the copy's
+            start.
+        stood: int32 [C, 2], (copy, call) of those.
+        in_order: int32 [Q], queued rows by (place, start, end).
+        issued: int32 [Q], the calls that issued those, ascending on each stream.
         heads: int32 [P + 1], where each place's rows begin in `in_order`; P streams.
     """
 
@@ -35,8 +43,12 @@ class Rows:
     queued: Bool
     echo: Bool
     issue_ns: Int64
+    issue_row: Int32
     release_ns: Int64
+    done_ns: Int64
+    stood: Int32
     in_order: Int32
+    issued: Int32
     heads: Int32
 
     @staticmethod
@@ -55,28 +67,47 @@ class Rows:
         standing = (waits & ~echo) | (~device & (kind == Kind.SYNC))
         release = np.where(standing, timeline.end_ns, timeline.start_ns)
         rows = np.flatnonzero(queued).astype(np.int32)
-        in_order = rows[np.argsort(place[rows], kind="stable")]  # rows ascend by start already
+        # Of rows that start together the shortest stands first: a record or a wait without length.
+        in_order = rows[np.lexsort((timeline.end_ns[rows], timeline.start_ns[rows], place[rows]))]
         heads = np.searchsorted(place[in_order], np.arange(len(timeline.streams) + 1)).astype(np.int32)
-        return Rows(timeline, place, queued, echo, issue, release, in_order, heads)
+        stood = _stood_in_copy(timeline, queued)
+        done = timeline.end_ns.copy()
+        done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], done[stood[:, 1]])
+        own = np.arange(len(timeline), dtype=np.int32)
+        issue_row = np.where(launched, timeline.launch, own).astype(np.int32)
+        issued = issue_row[in_order]
+        for low, high in zip(heads[:-1].tolist(), heads[1:].tolist(), strict=True):
+            # Issue order is stream order; an unknown call looks later than it was, hence the minimum from behind.
+            issued[low:high] = np.minimum.accumulate(issued[low:high][::-1])[::-1]
+        return Rows(
+            timeline, place, queued, echo, issue, issue_row, release, done, stood, in_order, issued, heads
+        )
 
     def of_stream(self, stream: int) -> Int32:
         """Return the queued rows of a stream in its order."""
         return self.in_order[self.heads[stream] : self.heads[stream + 1]]
 
-    def issued_before(self, stream: int, at_ns: int) -> int:
-        """Return the last operation that the host issued to a stream before a moment, or -1."""
-        rows = self.of_stream(stream)
-        # Issue order is stream order; a later start may hide an unknown launch, hence the running maximum.
-        issued = np.maximum.accumulate(self.issue_ns[rows]) if len(rows) else rows
-        index = int(np.searchsorted(issued, at_ns, side="left"))
-        return int(rows[index - 1]) if index else -1
+    def issued_before(self, stream: int, row: int) -> int:
+        """Return the last operation that the host issued to a stream before a row of the host, or -1."""
+        low, high = int(self.heads[stream]), int(self.heads[stream + 1])
+        index = low + int(np.searchsorted(self.issued[low:high], row))
+        return int(self.in_order[index - 1]) if index > low else -1
 
-    def issued_after(self, stream: int, at_ns: int) -> int:
-        """Return the first operation that the host issued to a stream from a moment on, or -1."""
-        rows = self.of_stream(stream)
-        issued = np.maximum.accumulate(self.issue_ns[rows]) if len(rows) else rows
-        index = int(np.searchsorted(issued, at_ns, side="left"))
-        return int(rows[index]) if index < len(rows) else -1
+    def issued_after(self, stream: int, row: int) -> int:
+        """Return the first operation that the host issued to a stream after a row of the host, or -1."""
+        low, high = int(self.heads[stream]), int(self.heads[stream + 1])
+        index = low + int(np.searchsorted(self.issued[low:high], row, side="right"))
+        return int(self.in_order[index]) if index < high else -1
+
+
+def _stood_in_copy(timeline: Timeline, queued: Bool) -> Int32:
+    """Find calls that returned just after the copy they issued: they stood in it."""
+    copies = np.flatnonzero((timeline.kind == Kind.COPY) & queued & (timeline.launch >= 0))
+    calls = timeline.launch[copies]
+    returned = timeline.end_ns[calls] - timeline.end_ns[copies]
+    stood = (returned >= 0) & (returned <= _RETURN_NS) & (timeline.start_ns[calls] <= timeline.start_ns[copies])
+    stood &= timeline.graph[copies] < 0
+    return np.stack((copies[stood], calls[stood]), axis=1).astype(np.int32)
 
 
 def _places(timeline: Timeline) -> Int32:
@@ -101,17 +132,23 @@ def launch_edges(rows: Rows) -> EdgeList:
     return edge_list(call[first], by_call[first], EdgeKind.LAUNCH)
 
 
-def stream_edges(rows: Rows) -> EdgeList:
-    """Return an edge from the row before each row of a stream, and from the one that ends last so far."""
-    in_order, found = rows.in_order, []
-    end = rows.timeline.end_ns[in_order]
+def stream_edges(rows: Rows, outside: Bool) -> EdgeList:
+    """Return an edge from the row before each row of a stream, and from the one that ends last so far.
+
+    Args:
+        rows: the timeline.
+        outside: bool [N], rows whose order is known otherwise: nodes of graphs with known edges, whose streams
+            are no order.
+    """
+    in_order, found = rows.in_order[~outside[rows.in_order]], []
     if len(in_order) < 2:
         return no_edges()
     place = rows.place[in_order]
+    end = rows.timeline.end_ns[in_order]
     behind = np.flatnonzero(place[1:] == place[:-1]) + 1
     found.append(edge_list(in_order[behind - 1], in_order[behind], EdgeKind.STREAM))
-    for stream in np.flatnonzero(np.diff(rows.heads) > 2).tolist():
-        low, high = int(rows.heads[stream]), int(rows.heads[stream + 1])
+    heads = np.concatenate(([0], np.flatnonzero(place[1:] != place[:-1]) + 1, [len(place)])).tolist()
+    for low, high in zip(heads[:-1], heads[1:], strict=True):
         ends = end[low:high]
         reach = np.maximum.accumulate(ends)
         overtaken = np.flatnonzero(reach[:-1] > ends[:-1]) + 1  # the row before did not end last

@@ -161,17 +161,25 @@ class _Walk:
             self._seen.add(row)
             edge = self._next(row)
             if edge < 0:
-                self._add(self._start, row, Piece.UNKNOWN, NO_EDGE, Confidence.GIVEN)
+                self._thread_before(row)
                 return
             src, kind, sure = int(edges.src[edge]), int(edges.kind[edge]), int(edges.confidence[edge])
             # A thread's time between two of its calls is its own work; all other delays are nobody's.
-            own = kind == EdgeKind.HOST and not self._table.on_device[src]
-            self._add(int(deps.ready_ns[edge]), row, Piece.HOST if own else Piece.DELAY, kind, sure, src)
+            own = bool(deps.own_time[edge]) or (kind == EdgeKind.HOST and self._table.kind[row] != Kind.SYNC)
+            until = deps.finish_ns[edge] if deps.own_time[edge] else deps.ready_ns[edge]
+            self._add(int(until), row, Piece.HOST if own else Piece.DELAY, kind, sure, src)
             if edges.from_start[edge]:
                 self._add(int(self._table.start_ns[src]), src, Piece.WORK, kind, sure)
             else:
                 self._add(int(deps.release_ns[src]), src, self._sort_of(src), kind, sure)
             row = src
+
+    def _thread_before(self, row: int) -> None:
+        """What a thread did before its first call that the device has to do with is its own work too."""
+        table = self._table
+        if not table.on_device[row]:
+            first = int(table.start_ns[np.argmax(table.stream == table.stream[row])])
+            self._add(first, row, Piece.HOST, EdgeKind.HOST, Confidence.GIVEN)
 
     def _sort_of(self, row: int) -> Piece:
         return Piece.WORK if self._table.on_device[row] else Piece.HOST
