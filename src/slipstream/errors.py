@@ -18,6 +18,7 @@
     │   ├── CaptureError            a graph could not be captured
     │   ├── ReplayError             a graph cannot be replayed as asked
     │   └── HangError               a wait that nothing can ever satisfy
+    ├── TraceError              a trace cannot be read: not one, empty, or damaged beyond use
     └── PlanAccessError         a plan function touched a buffer that it does not declare
 
 Each message says what was asked, what is possible and what to do.
@@ -128,6 +129,10 @@ class ReplayError(DeviceError):
 
 class HangError(DeviceError):
     """A wait that nothing can ever satisfy: on a device, the program would stand still here."""
+
+
+class TraceError(SlipstreamError):
+    """A trace cannot be read: it is not one, it is empty, or it is damaged beyond use."""
 
 
 class PlanAccessError(SlipstreamError):

@@ -1,0 +1,1 @@
+"""Readers of profilers' traces, one module a format."""
