@@ -112,6 +112,18 @@ class Dependencies:
         bound[self.edges.dst[highest[::-1]]] = highest[::-1]
         return bound
 
+    @cached_property
+    def joining(self) -> Int32:
+        """int32 [J], the rows that wait for another stream, ascending."""
+        edges = self.edges
+        cross = np.isin(edges.kind, [EdgeKind.EVENT, EdgeKind.EVENT_INFERRED, EdgeKind.GRAPH])
+        return np.unique(edges.dst[cross & (self.place[edges.src] != self.place[edges.dst])])
+
+    @cached_property
+    def longest_ns(self) -> int:
+        """How long the longest work of a device takes: what began earlier cannot reach a moment."""
+        return int(self.timeline.dur_ns[self.timeline.is_work].max(initial=0))
+
     def edges_into(self, row: int) -> range:
         """Return the numbers of the edges that a row depends by."""
         return range(int(self.first[row]), int(self.first[row + 1]))

@@ -253,8 +253,23 @@ def _by_device_time(
             low, high = np.searchsorted(start, [item.start_ns, max(item.end_ns, item.start_ns + 1)])
             inside = np.arange(low, high)[stream[low:high] == item.stream]
             cut_of[inside], phase_of[inside] = number, index
+    _beside(deps, steps, mine, cut_of, phase_of)
     _put_aside(steps, cuts, cut_of, phase_of, timeline.is_work[mine])
     return cut_of, phase_of
+
+
+def _beside(deps: Dependencies, steps: list[_Step], mine: Int32, cut_of: Int32, phase_of: Int32) -> None:
+    """Give rows on streams that have no marks the phase that they begin in, plans aside: branches, communication."""
+    timeline = deps.timeline
+    marked = {item.stream for step in steps for item in step.phases}
+    free = (phase_of < 0) & ~np.isin(timeline.stream[mine], np.array(sorted(marked), np.int32))
+    for number, step in enumerate(steps):
+        for index, item in enumerate(step.phases):
+            if item.marker.phase in markers.PLANS:
+                continue
+            low, high = np.searchsorted(timeline.start_ns[mine], [item.start_ns, item.end_ns])
+            inside = np.arange(low, high)[free[low:high]]
+            cut_of[inside], phase_of[inside] = number, index
 
 
 def _put_aside(steps: list[_Step], cuts: list[Cut], cut_of: Int32, phase_of: Int32, work: Bool) -> None:
