@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.overlap import union
-from slipstream.timeline.table import Int32, Note, Source
+from slipstream.timeline.table import Int32, Kind, Note, Source
 
 
 class RoundKind(StrEnum):
@@ -202,7 +202,7 @@ def home_stream(deps: Dependencies, rank: int) -> int:
     mine = np.flatnonzero(table.is_work & (table.rank == rank))
     if not len(mine):
         return -1
-    computing = mine[table.kind[mine] == 0]
+    computing = mine[table.kind[mine] == Kind.KERNEL]
     mine = computing if len(computing) else mine
     return int(np.argmax(np.bincount(deps.place[mine], table.dur_ns[mine])))
 
@@ -306,8 +306,13 @@ def with_padding(facts: Mapping[str, int]) -> dict[str, int]:
 
 
 def route_of(deps: Dependencies, rows: Int32) -> Route:
-    """Return how rows ran: by the share of their time that lies in replays."""
+    """Return how rows ran: by the share of their kernels' time that lies in replays.
+
+    Not by communication's: it grows with how long it stands for other ranks.
+    """
     table = deps.timeline
+    kernels = rows[table.kind[rows] == Kind.KERNEL]
+    rows = kernels if len(kernels) else rows
     took = table.dur_ns[rows] + 1
     inside = float(took[table.graph[rows] >= 0].sum()) / float(took.sum())
     if inside >= 0.95:
