@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from slipstream.timeline import collectives, events, inference, order
+from slipstream.timeline import events, inference, meetings, order
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate
 from slipstream.timeline.table import Bool, Int32, Int64, Note, Timeline
 
@@ -156,7 +156,7 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
         inferred, notes_inferred = inference.inferred_waits(rows, unresolved)
         found.append(inferred)
         notes += notes_inferred
-    matched = collectives.match(rows, infer=infer)
+    matched = meetings.match(rows, infer=infer)
     found.append(matched.edges)
     release = rows.release_ns.copy()
     release[matched.rows] = matched.release_ns
@@ -174,7 +174,7 @@ def _sorted(
     rows: order.Rows,
     lists: Sequence[EdgeList],
     release_ns: Int64,
-    collectives_: Sequence[Int32],
+    collectives: Sequence[Int32],
     notes: Iterable[Note],
 ) -> Dependencies:
     """Return edges as Dependencies; those that would let a row wait for its own future are left out.
@@ -201,5 +201,5 @@ def _sorted(
         edges = edges.take(np.concatenate(([True], ~again)))
     first = np.searchsorted(edges.dst, np.arange(len(timeline) + 1)).astype(np.int32)
     return Dependencies(
-        timeline, edges, first, release_ns, rows.done_ns, rows.place, tuple(collectives_), tuple(notes)
+        timeline, edges, first, release_ns, rows.done_ns, rows.place, tuple(collectives), tuple(notes)
     )

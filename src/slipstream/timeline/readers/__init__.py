@@ -1,1 +1,128 @@
-"""Readers of profilers' traces, one module a format."""
+"""From a path to a Timeline: one module a format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from slipstream.errors import TraceError
+from slipstream.timeline.collectives import number_collectives
+from slipstream.timeline.kinds import Rules, apply_rules
+from slipstream.timeline.part import Part, merge
+from slipstream.timeline.readers.ascend_db import read_database, read_totals
+from slipstream.timeline.readers.ascend_tables import read_tables
+from slipstream.timeline.readers.ascend_text import read_trace_view
+from slipstream.timeline.readers.folder import Found, find_traces
+from slipstream.timeline.readers.kineto import read_kineto
+from slipstream.timeline.readers.ours import read_ours
+from slipstream.timeline.readers.sides import Sides, read_sides
+from slipstream.timeline.replays import find_replays
+from slipstream.timeline.table import Note, Timeline
+
+#: Called with how many of the files have been read, and of how many.
+Progress = Callable[[int, int], None]
+
+_RANK: Final = re.compile(r"(?i)rank[_\-. ]?(\d{1,6})|worker[_\-. ]?(\d{1,6})")
+
+
+def open_timeline(
+    path: str | Path,
+    *,
+    sides: Sequence[str | Path] = (),
+    rules: Rules | None = None,
+    progress: Progress | None = None,
+) -> Timeline:
+    """Read a trace, or a folder of the traces of one run's ranks.
+
+    What is damaged or missing is left out, and the timeline's notes say what and how much.
+
+    Args:
+        path: a profiler's file, an Ascend profile's folder, or a folder of ranks.
+        sides: topologies of graphs, and tokens of rounds; see `readers.sides`.
+        rules: a user's; see `kinds`.
+        progress: is told after each file.
+
+    Raises:
+        TraceError: there is no trace, none of it can be read, or two files claim one rank.
+    """
+    path = Path(path)
+    found = find_traces(path)
+    beside = read_sides(sides)
+    parts = []
+    for number, each in enumerate(found):
+        parts.append(_read(each, rules or Rules(), beside))
+        if progress is not None:
+            progress(number + 1, len(found))
+    notes = _settle_ranks(parts)
+    if not any(part.read - sum(part.dropped.values()) > 0 or part.vendor for part in parts):
+        raise TraceError(
+            f"{path} is a trace without a single operation. Was the profiler stopped and exported?"
+        )
+    line = number_collectives(merge(parts, notes=notes, advanced=beside.advanced))
+    if not line.on_device.any():
+        why = "no operation of a device is in this trace: nothing can be said of streams or graphs"
+        line = replace(line, notes=(*line.notes, Note("missing", 1, why)))
+    return line
+
+
+def _read(found: Found, rules: Rules, beside: Sides) -> Part:
+    match found.kind:
+        case "ascend db":
+            part = read_database(found.path)
+        case "ascend text":
+            part = read_trace_view(found.path)
+        case "ascend folder":
+            part = read_tables(found.path)
+        case "slipstream":
+            part = read_ours(found.path)
+        case _:
+            part = read_kineto(found.path)
+    if found.folder is not None and (found.folder / "analysis.db").is_file() and not part.vendor:
+        read_totals(part, found.folder / "analysis.db")
+    if part.format != "slipstream":
+        apply_rules(part, rules)
+    find_replays(part, beside.topologies)
+    return part
+
+
+def _settle_ranks(parts: list[Part]) -> list[Note]:
+    """Give every part its rank. Two of one rank are not one run; ranks that share no time may not be one either."""
+    notes = []
+    unknown = [part for part in parts if part.rank is None]
+    if len(parts) > 1 and unknown:
+        taken = {part.rank for part in parts}
+        for part in unknown:
+            match = _RANK.search(Path(part.path).name)
+            rank = int(match.group(1) or match.group(2)) if match else None
+            if rank is None or rank in taken:
+                rank = next(number for number in range(len(parts) + len(taken)) if number not in taken)
+            part.rank = rank
+            taken.add(rank)
+        why = "files do not say their rank; it was taken from their names, or from their order"
+        notes.append(Note("inferred", len(unknown), why))
+    ranks: dict[int, str] = {}
+    for part in parts:
+        rank = part.rank or 0
+        if rank in ranks:
+            raise TraceError(
+                f"rank {rank} is there twice: {ranks[rank]} and {part.path}. Give one of them, or one run."
+            )
+        ranks[rank] = part.path
+    sizes = {part.run for part in parts if part.run is not None}
+    if len(sizes) > 1:
+        sizes_text = ", ".join(map(str, sorted(sizes, key=str)))
+        why = f"ranks say that they are of {sizes_text}: they are not of one run"
+        notes.append(Note("mixed", len(parts), why))
+    spans = [_span(part) for part in parts if len(part)]
+    if len(spans) > 1 and max(first for first, _ in spans) >= min(last for _, last in spans):
+        why = "ranks share no moment: they are of different runs, or their clocks differ"
+        notes.append(Note("mixed", len(parts), why))
+    return notes
+
+
+def _span(part: Part) -> tuple[int, int]:
+    columns = part.columns
+    return int(columns["start_ns"].min()) + part.offset_ns, int(columns["end_ns"].max()) + part.offset_ns

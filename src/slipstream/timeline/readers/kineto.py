@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
-from slipstream.timeline.readers.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.pieces import Pieces
 from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
 
@@ -30,7 +30,11 @@ _ANNOTATIONS: Final = ("user_annotation", "gpu_user_annotation")
 #: Categories whose correlation is that of a launch; all others that are no device's are the host's, without one.
 _CALLS: Final = re.compile(r"(?i)runtime|driver")
 #: Dropped before anything is made of them, with the reason that is counted.
-_DROPPED: Final = {"python_function": "python_function", "Trace": "profiler span", "Python": "python_function"}
+_DROPPED: Final = {
+    "python_function": "python_function",
+    "Trace": "profiler span",
+    "Python": "python_function",
+}
 
 _LAUNCH: Final = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _SYNC: Final = re.compile(
@@ -71,7 +75,8 @@ class _Reader:
         self.thread_names: dict[Any, str] = {}
         self.details: list[tuple[int, KinetoArgs]] = []
         self.columns: dict[str, list[Any]] = {
-            key: [] for key in ("start_ns", "end_ns", "name", "stream", "kind", "correlation", "bytes", "category")
+            key: []
+            for key in ("start_ns", "end_ns", "name", "stream", "kind", "correlation", "bytes", "category")
         }
         self.marks: list[list[Any]] = [[], [], [], []]
         self.rows = 0
@@ -150,7 +155,9 @@ class _Reader:
             ]
         self.rows += len(events)
 
-    def _good(self, events: Any, streams: Any, start_ns: Any, dur_ns: Any, bad: Any) -> tuple[Any, Any, Any, Any]:
+    def _good(
+        self, events: Any, streams: Any, start_ns: Any, dur_ns: Any, bad: Any
+    ) -> tuple[Any, Any, Any, Any]:
         self.part.drop("time", int(bad.sum()))
         self.part.note("dropped", int(bad.sum()), "events without a usable time")
         good = np.flatnonzero(~bad)
@@ -200,7 +207,9 @@ class _Reader:
     def _finish(self) -> None:
         part = self.part
         part.names = [str(name) for name in self.names]
-        joined = {key: np.concatenate(value) if value else np.empty(0, int) for key, value in self.columns.items()}
+        joined = {
+            key: np.concatenate(value) if value else np.empty(0, int) for key, value in self.columns.items()
+        }
         self.columns.clear()
         self._streams(joined)
         category = joined.pop("category")
@@ -288,7 +297,9 @@ class _Reader:
             records = self._rows_named(_RECORD)
             wanted = self.ids([raw[row].wait_record for row in waits])
             found = first_of(columns["correlation"][records], records, wanted)
-            lanes = {(_number(device), _number(key)): number for number, (device, key) in enumerate(self.lanes)}
+            lanes = {
+                (_number(device), _number(key)): number for number, (device, key) in enumerate(self.lanes)
+            }
             for row, recorded in zip(waits, found, strict=True):
                 args = raw[row]
                 host_waits = "Stream Wait" not in str(args.sync_kind)
@@ -301,7 +312,7 @@ class _Reader:
                 if host_waits and launch[row] >= 0:
                     record[launch[row]], waited[launch[row]] = recorded, waited[row]
         if unresolved:
-            part.note("unresolved", unresolved, "waits for an event whose record the trace does not name")
+            part.note("unresolved", int(unresolved), "waits for an event whose record the trace does not name")
         calls = len(self._rows_named(_STREAM_WAIT))
         if calls and not any("Stream Wait" in str(raw[row].sync_kind) for row in waits):
             why = "calls that let a stream wait, without a record of it: the profiler's cuda_sync events were off"
@@ -351,7 +362,9 @@ def _message_bytes(args: KinetoArgs) -> int:
     """The larger of what goes in and comes out, -1 unknown."""
     name = str(args.dtype or "").lower().removeprefix("c10::")
     size = next((size for key, size in _SIZES.items() if name.startswith(key)), 0)
-    counts = [count for count in (args.in_elements, args.out_elements) if isinstance(count, int) and count < 1 << 56]
+    counts = [
+        each for each in (args.in_elements, args.out_elements) if isinstance(each, int) and each < 1 << 56
+    ]
     return max(counts) * size if counts and size else -1
 
 
@@ -361,5 +374,3 @@ def _said(args: KinetoArgs) -> Args:
         "group": args.group_text, "src rank": args.source_rank, "dst rank": args.target_rank,
     }  # fmt: skip
     return {key: value for key, value in said.items() if value is not None}
-
-

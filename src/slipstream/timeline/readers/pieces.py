@@ -95,7 +95,9 @@ class Pieces(Generic[T]):
     def notes(self, rank: int | None) -> Iterator[Note]:
         """What to tell of the file's state."""
         if self.cut:
-            yield Note("truncated", 1, f"{self.path.name} ends too early; it was read as far as it goes", rank)
+            yield Note(
+                "truncated", 1, f"{self.path.name} ends too early; it was read as far as it goes", rank
+            )
         if self.lost:
             yield Note("dropped", self.lost, f"events of {self.path.name} that are no valid JSON", rank)
         if self.repaired:

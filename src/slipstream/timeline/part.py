@@ -108,7 +108,9 @@ def check_times(part: Part) -> None:
     far = (np.abs(start_ns - middle) > _FAR_NS) | (end_ns - start_ns > _FAR_NS)
     if far.any():
         part.drop("time", int(far.sum()))
-        part.note("dropped", int(far.sum()), "events more than a day long, or more than a day from the others")
+        part.note(
+            "dropped", int(far.sum()), "events more than a day long, or more than a day from the others"
+        )
         part.keep_rows(~far)
     if part.marks is not None and len(part.marks):
         marks = part.marks
@@ -124,7 +126,31 @@ def check_times(part: Part) -> None:
             )
 
 
-def merge(parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterable[Advanced] = ()) -> Timeline:
+def _drop_unused_streams(part: Part) -> None:
+    """Leave out streams that hold nothing: lanes that a profiler names but that its tables show elsewhere."""
+    used = np.zeros(len(part.streams) + 1, np.bool_)
+    if len(part):
+        used[part.columns["stream"]] = True
+        if "waited" in part.columns:
+            used[part.columns["waited"]] = True
+    if part.marks is not None:
+        used[part.marks.stream] = True
+    used[-1] = False
+    if used[:-1].all():
+        return
+    place = (np.cumsum(used) - 1).astype(np.int32)
+    place[-1] = -1
+    for key in ("stream", "waited"):
+        if key in part.columns:
+            part.columns[key] = place[part.columns[key]]
+    if part.marks is not None:
+        part.marks = replace(part.marks, stream=place[part.marks.stream])
+    part.streams = [stream for stream, keep in zip(part.streams, used[:-1], strict=True) if keep]
+
+
+def merge(
+    parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterable[Advanced] = ()
+) -> Timeline:
     """Return the table of a run: its parts one after another, on one clock."""
     names, groups = Pool(), Pool()
     streams: list[Stream] = []
@@ -135,6 +161,7 @@ def merge(parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterab
     rows = 0
     base_ns = min((_first_ns(part) for part in parts if _has_times(part)), default=0)
     for part in parts:
+        _drop_unused_streams(part)
         shift = part.offset_ns - base_ns
         name_map = np.array([names[name] for name in part.names], np.int32)
         for key, collected in columns.items():
@@ -177,7 +204,9 @@ def merge(parts: Sequence[Part], *, notes: Iterable[Note] = (), advanced: Iterab
 
 def _used(parts: Sequence[Part]) -> list[str]:
     """Columns that any part has; the others say nothing."""
-    return [key for key in COLUMNS if key in ("start_ns", "end_ns") or any(key in part.columns for part in parts)]
+    return [
+        key for key in COLUMNS if key in ("start_ns", "end_ns") or any(key in part.columns for part in parts)
+    ]
 
 
 def _has_times(part: Part) -> bool:
@@ -291,5 +320,3 @@ def first_of(keys: Int64, values: Int64, wanted: Int64) -> Int64:
     place = np.searchsorted(ordered, wanted)
     place[place == len(ordered)] = 0
     return np.where(ordered[place] == wanted, values[order[place]], -1)
-
-

@@ -1,0 +1,386 @@
+"""Ascend's databases: `ascend_pytorch_profiler_N.db`, msprof's, and the totals of `analysis.db`.
+
+SQLite with integer nanoseconds. Tables and columns that a version does not have are taken as empty.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from slipstream.errors import TraceError
+from slipstream.timeline.part import Part, Pool, check_times
+from slipstream.timeline.readers.ascend import (
+    NOTHING,
+    call_kind,
+    is_annotation,
+    is_step,
+    rank_of,
+    settle,
+    task_kind,
+    vendor_step,
+)
+from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
+from slipstream.timeline.table import Group, Int64, Kind, Marks, Role, Stream
+
+_MAGIC: Final = b"SQLite format 3\0"
+#: What PYTORCH_API calls Python's own functions.
+_PYTHON_FUNCTION: Final = 50003
+_MSTX: Final = 50004
+_BATCH: Final = 1 << 16
+_COLLECTIVE: Final = re.compile(r"_(\d{1,9})_\d+$")
+_BYTES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "INT16": 2, "FP32": 4, "INT32": 4, "UINT32": 4}
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is SQLite's."""
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == _MAGIC
+    except OSError:
+        return False
+
+
+def read_database(path: Path) -> Part:
+    """Read a profile stored as a database.
+
+    Raises:
+        TraceError: the file cannot be read, is locked, or holds no profile.
+    """
+    with _opened(path) as database:
+        return _Reader(path, database).read()
+
+
+def read_totals(part: Part, path: Path) -> None:
+    """Add the vendor's totals that `analysis.db` holds; a file that cannot be read is noted."""
+    try:
+        with _opened(path) as database:
+            found = database.rows("StepTraceTime")
+            part.vendor += [vendor_step(part.rank or 0, row) for row in found]
+    except (TraceError, ValueError, TypeError) as error:
+        part.note("unreadable", 1, f"{path.name}: {error}")
+
+
+class _Database:
+    """A database of which only what is there is asked for."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self.tables = {name for (name,) in listed}
+
+    def columns(self, table: str) -> set[str]:
+        """The columns of a table; none if it is not there."""
+        if table not in self.tables:
+            return set()
+        return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
+
+    def batches(self, table: str, wanted: Iterable[str]) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows of a table in the order of `wanted`; a column that is not there is NULL."""
+        there = self.columns(table)
+        if not there:
+            return
+        chosen = ", ".join(f'"{name}"' if name in there else "NULL" for name in wanted)
+        cursor = self.connection.execute(f'SELECT {chosen} FROM "{table}"')
+        while batch := cursor.fetchmany(_BATCH):
+            yield batch
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a small table."""
+        if table not in self.tables:
+            return []
+        cursor = self.connection.execute(f'SELECT * FROM "{table}"')
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Database]:
+    try:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)
+        ) as connection:
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+            yield _Database(connection)
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise TraceError(
+                f"{path} is locked: another program writes to it. Close that, or copy the file and read the copy."
+            ) from error
+        raise TraceError(f"cannot read the database {path}: {error}") from error
+    except (sqlite3.DatabaseError, OverflowError) as error:
+        raise TraceError(f"{path} is damaged, or no database of SQLite: {error}") from error
+
+
+class _Reader:
+    """State of reading one database."""
+
+    def __init__(self, path: Path, database: _Database) -> None:
+        self.path, self.database = path, database
+        self.part = Part(str(path), "ascend db", rank_of(path.parent))
+        self.names, self.streams = Pool(), Pool()
+        self.columns: dict[str, list[Any]] = {
+            key: []
+            for key in (
+                "start_ns",
+                "end_ns",
+                "name",
+                "stream",
+                "kind",
+                "correlation",
+                "step",
+                GRAPH_KEY,
+                NODE_KEY,
+            )
+        }
+        self.rows = 0
+        self.marks: list[tuple[int, int, int, int]] = []
+        self.strings: dict[int, str] = {}
+
+    def read(self) -> Part:
+        database, part = self.database, self.part
+        if "TASK" not in database.tables and "PYTORCH_API" not in database.tables:
+            raise TraceError(
+                f"{self.path} is a database, but no profile: it has neither TASK nor PYTORCH_API. "
+                "Profiles are ascend_pytorch_profiler_N.db and msprof_*.db."
+            )
+        ranks = database.rows("RANK_DEVICE_MAP")
+        if len(ranks) == 1 and isinstance(ranks[0].get("rankId"), int) and ranks[0]["rankId"] >= 0:
+            part.rank = ranks[0]["rankId"]
+        for batch in database.batches("STRING_IDS", ("id", "value")):
+            self.strings.update(batch)
+        self._tasks()
+        collectives = self._collectives()
+        self._calls()
+        self._operators()
+        self._steps()
+        self._finish(collectives)
+        return part
+
+    def _add(self, count: int, **columns: Any) -> None:
+        for key, collected in self.columns.items():
+            collected.append(np.asarray(columns.get(key, np.full(count, -1))))
+        self.rows += count
+        self.part.read += count
+
+    # The device.
+
+    def _tasks(self) -> None:
+        """Every TASK is a row, whatever it is."""
+        names: dict[int, int] = {}
+        steps: dict[int, tuple[int, int]] = {}
+        for batch in self.database.batches("COMPUTE_TASK_INFO", ("globalTaskId", "name")):
+            names.update(batch)
+        for batch in self.database.batches(
+            "COMMUNICATION_TASK_INFO", ("globalTaskId", "name", "opId", "size")
+        ):
+            steps.update((task, (operation, size)) for task, _, operation, size in batch)
+            names.update((task, name) for task, name, _, _ in batch if task not in names)
+        for batch in self.database.batches("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name")):
+            names.update(batch)
+        self.step_of = {}
+        kinds: dict[tuple[Any, Any], tuple[int, int, bool]] = {}
+        wanted = (
+            "startNs",
+            "endNs",
+            "deviceId",
+            "connectionId",
+            "globalTaskId",
+            "taskType",
+            "streamId",
+            "taskId",
+            "modelId",
+        )
+        for batch in self.database.batches("TASK", wanted):
+            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            made = []
+            for number, (_, _, device, _, task, task_type, stream, _, _) in enumerate(batch):
+                key = (task_type, names.get(task))
+                if key not in kinds:
+                    kinds[key] = self._kind_of(*key)
+                name, kind, is_part = kinds[key]
+                if task in steps:
+                    self.step_of[self.rows + number] = steps[task]
+                    kind, is_part = Kind.SUBTASK, True
+                made.append((name, kind, is_part, self.streams[device, stream]))
+            table = _integers(batch, (0, 1, 3, 6, 7, 8))
+            named = np.array(made, np.int64).reshape(-1, 4)
+            model = np.where((table[:, 5] == NOTHING) | (table[:, 5] < 0), -1, table[:, 5])
+            self._add(
+                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2], name=named[:, 0],
+                kind=named[:, 1], step=named[:, 2], stream=named[:, 3],
+                **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, (table[:, 3] << 32) | table[:, 4])},
+            )  # fmt: skip
+
+    def _kind_of(self, task_type: Any, name: Any) -> tuple[int, int, bool]:
+        kind_text = self._text(task_type)
+        name_text = self._text(name) if name is not None else kind_text
+        return self.names[name_text], task_kind(kind_text, name_text), is_step(kind_text)
+
+    def _collectives(self) -> dict[int, int]:
+        """Rows of COMMUNICATION_OP, by their opId."""
+        part, found, groups = self.part, dict[int, int](), Pool()
+        types = {row.get("id"): str(row.get("name")) for row in self.database.rows("ENUM_HCCL_DATA_TYPE")}
+        wanted = ("startNs", "endNs", "opName", "connectionId", "groupName", "opId", "dataType", "count")
+        self.collective_facts: list[tuple[int, int, int, int]] = []
+        for batch in self.database.batches("COMMUNICATION_OP", wanted):
+            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            for number, (_, _, name, _, group, operation, data_type, count) in enumerate(batch):
+                row = self.rows + number
+                found[operation] = row
+                match = _COLLECTIVE.search(self._text(name))
+                size = _BYTES.get(types.get(data_type, ""), -1)
+                moved = int(count) * size if size > 0 and isinstance(count, int | float) else -1
+                sequence = int(match.group(1)) if match else -1
+                self.collective_facts.append((row, groups[Group(self._text(group))], sequence, moved))
+            table = _integers(batch, (0, 1, 3))
+            self._add(
+                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2],
+                name=[self.names[self._text(row[2])] for row in batch], kind=np.full(len(batch), Kind.COMM),
+                step=np.zeros(len(batch)), stream=np.full(len(batch), self.streams["communication", 0]),
+            )  # fmt: skip
+        part.groups = list(groups)
+        return found
+
+    # The host.
+
+    def _calls(self) -> None:
+        kinds: dict[int, tuple[int, int]] = {}
+        for batch in self.database.batches(
+            "CANN_API", ("startNs", "endNs", "name", "globalTid", "connectionId")
+        ):
+            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            for row in batch:
+                if row[2] not in kinds:
+                    text = self._text(row[2])
+                    kinds[row[2]] = (self.names[text], call_kind(text))
+            table = _integers(batch, (0, 1, 4))
+            named = np.array([kinds[row[2]] for row in batch], np.int64).reshape(-1, 2)
+            threads = [self.streams["thread", (row[3] or 0) & 0xFFFFFFFF] for row in batch]
+            self._add(
+                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2], name=named[:, 0],
+                kind=named[:, 1], step=np.zeros(len(batch)), stream=threads,
+            )  # fmt: skip
+
+    def _operators(self) -> None:
+        """PyTorch's own: operators, its queue, annotations. Its times are text."""
+        part = self.part
+        for batch in self.database.batches("PYTORCH_API", ("startNs", "endNs", "name", "globalTid", "type")):
+            kept = []
+            for start, end, name, thread, kind in batch:
+                if kind == _PYTHON_FUNCTION:
+                    part.drop("python_function")
+                    part.read += 1
+                    continue
+                try:
+                    times = int(start), int(end)
+                except (TypeError, ValueError):
+                    part.drop("time")
+                    part.read += 1
+                    continue
+                text, stream = self._text(name), self.streams["thread", (thread or 0) & 0xFFFFFFFF]
+                if kind == _MSTX or is_annotation(text):
+                    self.marks.append((*times, self.names[text], stream))
+                    part.read += 1
+                else:
+                    kept.append((*times, self.names[text], stream))
+            table = np.array(kept, np.int64).reshape(-1, 4)
+            self._add(
+                len(kept), start_ns=table[:, 0], end_ns=table[:, 1], name=table[:, 2], stream=table[:, 3],
+                kind=np.full(len(kept), Kind.HOST), step=np.zeros(len(kept)),
+            )  # fmt: skip
+        for batch in self.database.batches("MSTX_EVENTS", ("startNs", "endNs", "message", "globalTid")):
+            for start, end, name, thread in batch:
+                part.read += 1
+                if isinstance(start, int) and isinstance(end, int):
+                    stream = self.streams["thread", (thread or 0) & 0xFFFFFFFF]
+                    self.marks.append((start, max(start, end), self.names[self._text(name)], stream))
+                else:
+                    part.drop("time")
+
+    def _steps(self) -> None:
+        """The profiler's steps, where PyTorch's own annotation of them is not there."""
+        if any(name.startswith("ProfilerStep#") for name in self.names):
+            return
+        for row in self.database.rows("STEP_TIME"):
+            start, end = row.get("startNs"), row.get("endNs")
+            if isinstance(start, int) and isinstance(end, int):
+                name = self.names[f"ProfilerStep#{row.get('id')}"]
+                self.marks.append((start, end, name, self.streams["thread", 0]))
+                self.part.read += 1
+
+    def _text(self, number: Any) -> str:
+        return self.strings.get(number, "" if number is None else f"string {number}")
+
+    # When everything is read.
+
+    def _finish(self, collectives: dict[int, int]) -> None:
+        part = self.part
+        part.columns = {
+            key: np.concatenate(value).astype(np.int64) if value else np.empty(0, np.int64)
+            for key, value in self.columns.items()
+        }
+        columns = part.columns
+        columns["name"], columns["stream"] = (
+            columns["name"].astype(np.int32),
+            columns["stream"].astype(np.int32),
+        )
+        columns["kind"] = columns["kind"].astype(np.uint8)
+        part.names = [str(name) for name in self.names]
+        part.streams = [_stream(first, second) for first, second in self.streams]
+        for row, group, sequence, moved in self.collective_facts:
+            part.column("group")[row], part.column("sequence")[row] = group, sequence
+            part.column("bytes")[row] = moved
+        facts = self.step_of
+        where = np.full(len(part), -1, np.int64)
+        for row, (operation, size) in facts.items():
+            where[row] = collectives.get(operation, -1)
+            part.column("bytes")[row] = size if isinstance(size, int) and 0 <= size < 1 << 62 else -1
+        columns["operation"] = where
+        if self.marks:
+            marks = np.array(self.marks, np.int64)
+            start_ns, end_ns = marks[:, 0], marks[:, 1]
+            part.marks = Marks(start_ns, end_ns, marks[:, 2].astype(np.int32), marks[:, 3].astype(np.int32))
+        before = len(part)
+        place = np.arange(before)
+        columns["row"] = place
+        check_times(part)
+        self._settle(before)
+
+    def _settle(self, before: int) -> None:
+        part, columns = self.part, self.part.columns
+        place = np.full(before + 1, -1, np.int64)
+        place[columns.pop("row")] = np.arange(len(part))
+        part.column("parent")[:] = place[columns.pop("operation")]
+        device = np.array([stream.device is not None for stream in part.streams], np.bool_)[columns["stream"]]
+        settle(part, device, ~device & (columns["correlation"] >= 0), columns["step"] > 0)
+
+
+def _integers(batch: list[tuple[Any, ...]], places: tuple[int, ...]) -> Int64:
+    """int64 [rows, places]; NULL is -1."""
+    try:
+        return np.array([[row[place] for place in places] for row in batch], np.int64).reshape(
+            -1, len(places)
+        )
+    except (TypeError, ValueError, OverflowError):
+        return np.array([[_whole(row[place]) for place in places] for row in batch], np.int64)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 1 << 62 else -1
+
+
+def _stream(first: Any, second: Any) -> Stream:
+    if first == "thread":
+        return Stream(0, None, f"thread {second}", second, Role.HOST)
+    if first == "communication":
+        return Stream(0, 0, "communication", -1, Role.COMM)
+    return Stream(
+        0, first if isinstance(first, int) else 0, f"stream {second}", second if second is not None else -1
+    )
