@@ -122,7 +122,7 @@ def _report(
     comm = communication(deps, item)
     joined = joins(deps, item.start_ns, item.end_ns, rank=item.rank)
     facts = Facts(deps, rounds, item, parts, comm, joined, across)
-    idle = bubbles(deps, item.start_ns, item.end_ns, rank=item.rank, least_ns=1_000)
+    idle = bubbles(deps, item.start_ns, item.end_ns, rank=item.rank, least_ns=1_000, most=KEPT)
     return RoundReport(
         item,
         path,
@@ -130,7 +130,7 @@ def _report(
         path.rests_on(),
         tuple(comm),
         tuple(joined[:KEPT]),
-        tuple(idle[:KEPT]),
+        tuple(idle),
         answer_all(facts),
         advanced,
     )

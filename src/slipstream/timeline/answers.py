@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slipstream.timeline import markers
-from slipstream.timeline.breakdown import Join, Stretch, family, host_work
+from slipstream.timeline.breakdown import Join, Stretch, host_work, short_name
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.overlap import Share, share, union
@@ -272,7 +272,7 @@ def _q6(facts: Facts) -> Answer:
     guessed = False
     for join in facts.joins:
         place = table.streams[deps.place[join.branch]].name
-        waited = by_branch.setdefault((table.name_of(join.branch), place), [0, 0])
+        waited = by_branch.setdefault((short_name(table.name_of(join.branch)), place), [0, 0])
         waited[0] += join.waited_ns
         waited[1] += 1
         guessed |= join.confidence != Confidence.GIVEN
@@ -383,4 +383,4 @@ def late_by_round(deps: Dependencies, rounds: Rounds) -> dict[tuple[int, int], t
     return {key: (caused[key], stood[key]) for key in caused.keys() | stood.keys()}
 
 
-__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "family", "late_by_round", "microseconds"]
+__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "late_by_round", "microseconds"]

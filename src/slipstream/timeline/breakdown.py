@@ -19,6 +19,10 @@ from slipstream.timeline.table import Kind
 BETWEEN = "(no operation of the host in the trace)"
 
 
+# Members of an enum are slow to reach in a loop.
+_WORK, _HOST, _DELAY = int(Piece.WORK), int(Piece.HOST), int(Piece.DELAY)
+
+
 @dataclass
 class Stretch:
     """The time of a path that lies in a phase, or in the seam between two.
@@ -58,18 +62,20 @@ def stretches(deps: Dependencies, rounds: Rounds, item: Round, path: Path) -> li
     """
     labels = _labels(deps, rounds, item, path)
     found: dict[str, Stretch] = {}
-    for index, (before, label, after) in enumerate(labels):
-        seam = label is None and before != after
+    took_ns = (path.ends_ns - path.starts_ns).tolist()
+    for index, (piece, took, (before, label, after)) in enumerate(
+        zip(path.piece.tolist(), took_ns, labels, strict=True)
+    ):
         text = label or (before if before == after else f"{before} → {after}")
-        stretch = found.setdefault(text, Stretch(text, seam))
-        took = int(path.ends_ns[index] - path.starts_ns[index])
-        piece = path.piece[index]
-        if piece == Piece.WORK:
+        stretch = found.get(text)
+        if stretch is None:
+            stretch = found[text] = Stretch(text, label is None and before != after)
+        if piece == _WORK:
             stretch.work_ns += took
-        elif piece == Piece.HOST:
+        elif piece == _HOST:
             stretch.host_ns += took
             stretch.host.update(_host_names(deps, path, index))
-        elif piece == Piece.DELAY:
+        elif piece == _DELAY:
             stretch.delay_ns += took
         else:
             stretch.unknown_ns += took
@@ -80,9 +86,15 @@ def _labels(
     deps: Dependencies, rounds: Rounds, item: Round, path: Path
 ) -> list[tuple[str, str | None, str]]:
     """Return for each piece (phase before, own phase or None, phase after)."""
-    own: list[str | None] = []
-    for row, piece in zip(path.row.tolist(), path.piece.tolist(), strict=True):
-        own.append(_phase_name(deps, rounds, item, row) if piece == Piece.WORK and row >= 0 else None)
+    rows = np.maximum(path.row, 0)
+    own: list[str | None] = [None] * len(path)
+    names: dict[tuple[int, int, int], str] = {}
+    columns = (deps.timeline.rank[rows], rounds.round_of[rows], rounds.phase_of[rows])
+    for index in np.flatnonzero((path.piece == _WORK) & (path.row >= 0)).tolist():
+        key = (int(columns[0][index]), int(columns[1][index]), int(columns[2][index]))
+        if key not in names:
+            names[key] = _phase_name(rounds, item, *key)
+        own[index] = names[key]
     first = next((name for name in own if name is not None), item.phases[0].name if item.phases else "")
     before: list[str] = []
     last = "previous round" if item.number else first
@@ -97,9 +109,8 @@ def _labels(
     return list(zip(before, own, reversed(after), strict=True))
 
 
-def _phase_name(deps: Dependencies, rounds: Rounds, item: Round, row: int) -> str:
-    rank = int(deps.timeline.rank[row])
-    number, index = int(rounds.round_of[row]), int(rounds.phase_of[row])
+def _phase_name(rounds: Rounds, item: Round, rank: int, number: int, index: int) -> str:
+    """Name the phase of a row, as seen from a round."""
     mine = rounds.of_rank.get(rank, ())
     if number < 0 or number >= len(mine):
         return "outside"
@@ -225,6 +236,17 @@ def work_behind(deps: Dependencies, row: int) -> int:
             break
         row = int(deps.edges.src[edge])
     return row
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without its return type, template arguments and parameters, 60 characters at most.
+
+    >>> short_name("void at::native::reduce_kernel<512, 1>(int)")
+    'at::native::reduce_kernel'
+    """
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    text = re.split(r"[<(]", text, maxsplit=1)[0] or name
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _FAMILY = re.compile(r"^(?:void\s+)?([^(<]*)")

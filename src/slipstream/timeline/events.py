@@ -193,9 +193,20 @@ def _waited_by(rows: Rows, call: int, echo: int | None) -> int:
         record, stream = int(timeline.record[row]), int(timeline.waited[row])
         if record >= 0:
             return record if timeline.on_device[record] else _covered_by(rows, record, stream)
-        if stream >= 0:
+        if stream >= 0 and rows.heads[stream] < rows.heads[stream + 1]:
             return rows.issued_before(stream, call)
+    if "DeviceSynchronize" in timeline.name_of(call) or "SynchronizeDevice" in timeline.name_of(call):
+        return _last_of_all(rows, call)
     return -1
+
+
+def _last_of_all(rows: Rows, call: int) -> int:
+    """Return, of what the host had issued to the streams of its rank before a call, the row that ends last, or -1."""
+    timeline = rows.timeline
+    rank = int(timeline.rank[call])
+    streams = [n for n, stream in enumerate(timeline.streams) if stream.rank == rank and stream.device is not None]
+    last = [row for stream in streams if (row := rows.issued_before(stream, call)) >= 0]
+    return max(last, key=lambda row: int(timeline.end_ns[row]), default=-1)
 
 
 class _Ends:

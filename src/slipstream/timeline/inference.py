@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
-from slipstream.timeline.events import called_by
 from slipstream.timeline.order import Rows
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Note
 
@@ -18,10 +17,12 @@ from slipstream.timeline.table import Bool, Int32, Int64, Kind, Note
 BLOCKING_NS = 1_000
 #: From a record's end to the end of the wait that it frees.
 RELEASE_NS = 2_000
-#: A row that began this soon after another stream's row ended, and long after all that is known of it.
-JOIN_NS = 3_000
-#: What is known of it must leave more than this unexplained.
+#: A row that began this soon after another stream's row ended may have waited for it (older traces: whole us).
+JOIN_NS = 8_000
+#: What is known of it must leave more than this unexplained, and twice as much as that row does.
 UNEXPLAINED_NS = 2_000
+#: Calls that let a stream wait, where the profiler does not echo them.
+WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
 def inferred_waits(rows: Rows, waits: Int32) -> tuple[EdgeList, list[Note]]:
@@ -109,9 +110,9 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
 def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     """Return edges that times alone suggest: joins inside replays, and behind waits that name no record.
 
-    A row waited longer than 2 us after all that is known to hold it, and began within 3 us of the end of a row
-    on another stream of its device: it probably waited for that one. Where the same two nodes of a graph meet
-    so in most of its replays, the edge is inferred; else guessed.
+    A row in a replay, or issued after a call that let a stream wait, began long after all that is known to hold
+    it, and soon (8 us) after a row on another stream of its device ended: it probably waited for that one. Where
+    the same two nodes of a graph meet so in most of its replays, the edge is inferred; else guessed.
 
     Args:
         rows: the timeline.
@@ -119,7 +120,7 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
         lag_ns: int64 [E], of the known edges.
     """
     timeline = rows.timeline
-    candidates = _unexplained(rows, first, lag_ns)
+    candidates, lag = _unexplained(rows, first, lag_ns)
     if not len(candidates):
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
@@ -132,7 +133,7 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
         here = candidates[(timeline.rank[candidates] == key[0]) & (device[timeline.stream[candidates]] == key[1])]
         high = np.searchsorted(ends, timeline.start_ns[here], side="right")
         for row, index in zip(here.tolist(), high.tolist(), strict=True):
-            other = _ended_just_before(rows, work, index, row)
+            other = _ended_just_before(rows, work, index, row, int(lag[row]))
             if other >= 0:
                 pairs[0].append(other)
                 pairs[1].append(row)
@@ -140,30 +141,49 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     return _steady_are_inferred(rows, edges)
 
 
-def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> Int32:
-    """Return the work rows, in a replay or behind an unresolved wait, that no known edge explains."""
+def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> tuple[Int32, Int64]:
+    """Return the work that no known edge explains and that may have waited, and int64 [N] how long."""
     timeline = rows.timeline
     least = np.full(len(timeline), np.iinfo(np.int64).max, np.int64)
     heads = np.flatnonzero(first[1:] > first[:-1])
     if len(heads):
         least[heads] = np.minimum.reduceat(lag_ns, first[heads])
     late = timeline.is_work & rows.queued & (least > UNEXPLAINED_NS)
-    behind_wait = np.zeros(len(timeline), np.bool_)
-    for wait in np.flatnonzero(rows.echo & (timeline.kind == Kind.WAIT) & (timeline.record < 0)).tolist():
-        row = rows.issued_after(int(timeline.stream[wait]), called_by(rows, wait))
-        if row >= 0:
-            behind_wait[row] = True
-    return np.flatnonzero(late & (behind_wait | (timeline.graph >= 0))).astype(np.int32)
+    found = late & ((timeline.graph >= 0) | _behind_wait_calls(rows))
+    return np.flatnonzero(found).astype(np.int32), least
 
 
-def _ended_just_before(rows: Rows, work: Int64, index: int, row: int) -> int:
-    """Return the row of another stream that ended last before a row began, within 3 us, or -1."""
+def _behind_wait_calls(rows: Rows) -> Bool:
+    """Return the rows before which the host let a stream wait and the trace does not say for what.
+
+    That is: such a call stands between the calls that issued a row and the row before it on its stream.
+    """
+    timeline = rows.timeline
+    calls = np.isin(timeline.name, [i for i, name in enumerate(timeline.names) if name in WAIT_CALLS])
+    known = (timeline.kind == Kind.WAIT) & rows.echo & (timeline.record >= 0) & (timeline.launch >= 0)
+    calls[timeline.launch[known]] = False
+    calls |= (timeline.kind == Kind.WAIT) & rows.echo & (timeline.record < 0) & (timeline.launch < 0)
+    found = np.zeros(len(timeline), np.bool_)
+    for rank in np.unique(timeline.rank[calls]).tolist():
+        waits = np.flatnonzero(calls & (timeline.rank == rank))
+        for stream in range(len(timeline.streams)):
+            low, high = int(rows.heads[stream]), int(rows.heads[stream + 1])
+            if low == high or timeline.streams[stream].rank != rank:
+                continue
+            issued = rows.issued[low:high]
+            before = np.searchsorted(waits, issued)
+            found[rows.in_order[low:high]] = np.diff(before, prepend=0) > 0
+    return found
+
+
+def _ended_just_before(rows: Rows, work: Int64, index: int, row: int, lag_ns: int) -> int:
+    """Return the row of another stream that ended last before a row began, soon enough, or -1."""
     timeline = rows.timeline
     begin = int(timeline.start_ns[row])
     while index > 0:
         index -= 1
         other = int(work[index])
-        if timeline.end_ns[other] < begin - JOIN_NS:
+        if timeline.end_ns[other] < begin - min(JOIN_NS, lag_ns // 2):
             return -1
         same_replay = timeline.graph[row] < 0 or (
             timeline.graph[other] == timeline.graph[row] and timeline.replay[other] == timeline.replay[row]

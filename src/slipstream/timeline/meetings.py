@@ -48,7 +48,10 @@ def match(rows: Rows, *, infer: bool = True) -> Matched:
     if not len(found) or len(timeline.ranks) < 2:
         return Matched(_edges([], [], []), _int32([]), np.empty(0, np.int64), (), ())
     numbered = found[timeline.sequence[found] >= 0]
-    members = [(ranks, Confidence.GIVEN) for ranks in _by_number(rows, numbered)]
+    # A reader that numbers them by their order says so.
+    by_order = any("matched across ranks by their order" in note.why for note in timeline.notes)
+    sure = Confidence.INFERRED if by_order else Confidence.GIVEN
+    members = [(ranks, sure) for ranks in _by_number(rows, numbered)]
     if infer:
         in_turn, uneven = _in_turn(rows, found[timeline.sequence[found] < 0])
         members += [(ranks, Confidence.INFERRED) for ranks in in_turn]

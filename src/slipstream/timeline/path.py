@@ -35,6 +35,11 @@ class Piece(IntEnum):
     UNKNOWN = 3  # nothing that is known held the row up
 
 
+#: A stream goes on within this after what it waited for; a longer hole has a reason that is not in the trace.
+_EXPLAINED_NS = 50_000
+#: Edges behind which a row begins at once, once nothing else holds it.
+_AT_ONCE = (int(EdgeKind.STREAM), int(EdgeKind.GRAPH), int(EdgeKind.EVENT), int(EdgeKind.EVENT_INFERRED))
+
 #: The `edge` of a piece that no edge led to: the last one, and what is unknown.
 NO_EDGE = -1
 
@@ -167,7 +172,10 @@ class _Walk:
             # A thread's time between two of its calls is its own work; all other delays are nobody's.
             own = bool(deps.own_time[edge]) or (kind == EdgeKind.HOST and self._table.kind[row] != Kind.SYNC)
             until = deps.finish_ns[edge] if deps.own_time[edge] else deps.ready_ns[edge]
-            self._add(int(until), row, Piece.HOST if own else Piece.DELAY, kind, sure, src)
+            piece = Piece.HOST if own else Piece.DELAY
+            if kind in _AT_ONCE and self._now - until > _EXPLAINED_NS:
+                piece = Piece.UNKNOWN
+            self._add(int(until), row, piece, kind, sure, src)
             if edges.from_start[edge]:
                 self._add(int(self._table.start_ns[src]), src, Piece.WORK, kind, sure)
             else:
@@ -236,7 +244,9 @@ class Bubble:
         return self.end_ns - self.start_ns
 
 
-def bubbles(deps: Dependencies, start_ns: int, end_ns: int, *, rank: int, least_ns: int = 1) -> list[Bubble]:
+def bubbles(
+    deps: Dependencies, start_ns: int, end_ns: int, *, rank: int, least_ns: int = 1, most: int = 1000
+) -> list[Bubble]:
     """Return where the streams of a rank stood idle between two pieces of work, longest first.
 
     Args:
@@ -244,22 +254,28 @@ def bubbles(deps: Dependencies, start_ns: int, end_ns: int, *, rank: int, least_
         start_ns, end_ns: where to look.
         rank: whose streams.
         least_ns: shorter ones are left out.
+        most: so many are returned at most.
     """
     table = deps.timeline
     low, high = np.searchsorted(table.start_ns, [start_ns, end_ns])
     work = np.arange(low, high)[table.is_work[low:high] & (table.rank[low:high] == rank)]
-    order = work[np.argsort(deps.place[work], kind="stable")]
+    work = work[np.argsort(deps.place[work], kind="stable")]
+    place = deps.place[work]
+    begins: list[Int64] = []
+    rows: list[Int64] = []
+    for of_stream in np.split(work, np.flatnonzero(place[1:] != place[:-1]) + 1):
+        begins.append(np.maximum.accumulate(table.end_ns[of_stream])[:-1])
+        rows.append(of_stream[1:])
+    begin, row = np.concatenate(begins), np.concatenate(rows)
+    idle = table.start_ns[row] - begin
+    longest = np.argsort(-idle, kind="stable")[:most]
     found: list[Bubble] = []
-    for stream in np.unique(deps.place[order]).tolist():
-        rows = order[deps.place[order] == stream]
-        reach = np.maximum.accumulate(table.end_ns[rows])
-        idle = table.start_ns[rows[1:]] - reach[:-1]
-        for index in np.flatnonzero(idle >= least_ns).tolist():
-            row = int(rows[index + 1])
-            waited, edge, sure = waited_for(deps, row)
-            begin = int(reach[index])
-            found.append(Bubble(stream, begin, int(table.start_ns[row]), row, waited, edge, sure))
-    return sorted(found, key=lambda bubble: -bubble.idle_ns)
+    for index in longest[idle[longest] >= least_ns].tolist():
+        at = int(row[index])
+        waited, edge, sure = waited_for(deps, at)
+        end = int(table.start_ns[at])
+        found.append(Bubble(int(deps.place[at]), int(begin[index]), end, at, waited, edge, sure))
+    return found
 
 
 def waited_for(deps: Dependencies, row: int) -> tuple[int, int, int]:

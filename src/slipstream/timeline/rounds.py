@@ -21,13 +21,14 @@ from slipstream.timeline.table import Int32, Kind, Note, Source
 
 
 class RoundKind(StrEnum):
-    """What a round is; all but the first two are set apart from what is counted."""
+    """What a round is; prefill, warm-up and clipped ones are set apart from what is counted."""
 
     ROUND = "round"  # speculative
     DECODE = "decode"  # one plain step
     PREFILL = "prefill"
     WARM_UP = "warm-up"
     CLIPPED = "clipped"  # the trace begins or ends within it
+    STRETCH = "stretch"  # equal stretches of kernels or graphs: steps perhaps, or layers
     WHOLE = "whole trace"  # no round was found
 
 
@@ -110,7 +111,7 @@ class Round:
     @property
     def counts(self) -> bool:
         """Whether it is among what medians are taken of."""
-        return self.kind in (RoundKind.ROUND, RoundKind.DECODE)
+        return self.kind in (RoundKind.ROUND, RoundKind.DECODE, RoundKind.STRETCH)
 
 
 @dataclass(frozen=True)
@@ -340,7 +341,7 @@ def _set_apart(deps: Dependencies, rounds: Sequence[Round], cuts: Cuts) -> tuple
     if not rounds:
         return ()
     reasons: dict[int, tuple[RoundKind, str]] = {}
-    for kind in (RoundKind.ROUND, RoundKind.DECODE):
+    for kind in (RoundKind.ROUND, RoundKind.DECODE, RoundKind.STRETCH):
         mine = [item for item in rounds if item.kind is kind]
         reasons.update(_clipped(mine, rounds))
         reasons.update(_warm_up([item for item in mine if item.number not in reasons]))

@@ -57,7 +57,16 @@ def cut_by_graphs(deps: Dependencies, rank: int, mine: Int32) -> Cuts | None:
     for run in runs:
         took[run.family] += int(replays.took_ns[run.first : run.last + 1].sum())
     shift, roles = _roles(sequence, period, took, replays, runs)
+    if _trains(deps, rank):
+        roles = [STEP] * period
     return _cuts_of_runs(deps, rank, mine, replays, runs, period, shift, roles)
+
+
+def _trains(deps: Dependencies, rank: int) -> bool:
+    """Return whether a rank computes gradients: its graphs are no draft and no verification."""
+    table = deps.timeline
+    used = np.unique(table.name[table.rank == rank])
+    return any("autograd::engine" in table.names[name] or "Backward0" in table.names[name] for name in used)
 
 
 @dataclass(frozen=True)
@@ -134,8 +143,15 @@ def _roles(
     if period > 3 or len(set(turn)) != period:
         return _widest_gap(replays, runs, period), [STEP] * period
     verify = max(range(period), key=lambda place: took[turn[place]])
+    # A guess by length, and the evidence says so.
     names = [markers.DRAFT, markers.VERIFY, markers.EXTEND][:period]
     return (verify - 1) % period, names
+
+
+def _kind_of(roles: list[str]) -> RoundKind:
+    if markers.VERIFY in roles:
+        return RoundKind.ROUND
+    return RoundKind.DECODE if markers.DECODE in roles else RoundKind.STRETCH
 
 
 def _widest_gap(replays: _Replays, runs: list[_Run], period: int) -> int:
@@ -158,7 +174,7 @@ def _cuts_of_runs(
 ) -> Cuts:
     """Make a cut of each period. Eager work goes to the run before it that has ended, else to the next."""
     table = deps.timeline
-    kind = RoundKind.ROUND if markers.VERIFY in roles else RoundKind.DECODE
+    kind = _kind_of(roles)
     cuts: list[Cut] = []
     owner = np.zeros(len(runs), np.int32)
     index_of = np.zeros(len(runs), np.int32)
@@ -202,10 +218,10 @@ def cut_by_kernels(deps: Dependencies, rank: int, mine: Int32) -> Cuts | None:
     begins = table.start_ns[rows[positions]]
     cut_of = np.searchsorted(begins, table.start_ns[mine], side="right").astype(np.int32) - 1
     phase_of = np.where(cut_of >= 0, 0, -1).astype(np.int32)
-    cuts = [Cut([(STEP, {}, None)], RoundKind.DECODE) for _ in positions]
+    cuts = [Cut([(STEP, {}, None)], RoundKind.STRETCH) for _ in positions]
     evidence = (
         f"no marks and no replays in turn; {table.names[name]!r} begins each of {len(positions)} stretches "
-        f"of {length} operations"
+        f"of {length} operations: steps, or layers of one"
     )
     return Cuts(cuts, evidence, Source.INFERRED, mine, cut_of, phase_of)
 
