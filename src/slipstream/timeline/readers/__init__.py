@@ -89,7 +89,7 @@ def _read(found: Found, rules: Rules, beside: Sides) -> Part:
 
 
 def _settle_ranks(parts: list[Part]) -> list[Note]:
-    """Give every part its rank. Two of one rank are not one run; ranks that share no time may not be one either."""
+    """Give every part its rank. Two of one rank are no run; ranks that share no time may be none either."""
     notes = []
     unknown = [part for part in parts if part.rank is None]
     if len(parts) > 1 and unknown:

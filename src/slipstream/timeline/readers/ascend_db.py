@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -34,6 +36,10 @@ _MAGIC: Final = b"SQLite format 3\0"
 _PYTHON_FUNCTION: Final = 50003
 _MSTX: Final = 50004
 _BATCH: Final = 1 << 16
+#: The columns in the making. frame: of a task that is only the outside of another; task: what both are.
+_COLUMNS: Final = (
+    "start_ns", "end_ns", "name", "stream", "kind", "correlation", "step", "task", "frame", GRAPH_KEY, NODE_KEY,
+)  # fmt: skip
 _COLLECTIVE: Final = re.compile(r"_(\d{1,9})_\d+$")
 _BYTES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "INT16": 2, "FP32": 4, "INT32": 4, "UINT32": 4}
 
@@ -125,20 +131,7 @@ class _Reader:
         self.path, self.database = path, database
         self.part = Part(str(path), "ascend db", rank_of(path.parent))
         self.names, self.streams = Pool(), Pool()
-        self.columns: dict[str, list[Any]] = {
-            key: []
-            for key in (
-                "start_ns",
-                "end_ns",
-                "name",
-                "stream",
-                "kind",
-                "correlation",
-                "step",
-                GRAPH_KEY,
-                NODE_KEY,
-            )
-        }
+        self.columns: dict[str, list[Any]] = {key: [] for key in _COLUMNS}
         self.rows = 0
         self.marks: list[tuple[int, int, int, int]] = []
         self.strings: dict[int, str] = {}
@@ -169,6 +162,13 @@ class _Reader:
         self.rows += count
         self.part.read += count
 
+    def _timed(self, batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows that begin and end at some time."""
+        good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+        self.part.read += len(batch) - len(good)
+        self.part.drop("time", len(batch) - len(good))
+        return good
+
     # The device.
 
     def _tasks(self) -> None:
@@ -198,8 +198,10 @@ class _Reader:
             "modelId",
         )
         for batch in self.database.batches("TASK", wanted):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             made = []
+            # A task that no table describes is the frame of one that is described, if there is such.
+            undescribed = [bool(names) and row[4] not in names for row in batch]
             for number, (_, _, device, _, task, task_type, stream, _, _) in enumerate(batch):
                 key = (task_type, names.get(task))
                 if key not in kinds:
@@ -215,6 +217,7 @@ class _Reader:
             self._add(
                 len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2], name=named[:, 0],
                 kind=named[:, 1], step=named[:, 2], stream=named[:, 3],
+                task=(table[:, 3] << 32) | (table[:, 4] & 0xFFFFFFFF), frame=np.array(undescribed, np.int64),
                 **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, (table[:, 3] << 32) | table[:, 4])},
             )  # fmt: skip
 
@@ -230,7 +233,7 @@ class _Reader:
         wanted = ("startNs", "endNs", "opName", "connectionId", "groupName", "opId", "dataType", "count")
         self.collective_facts: list[tuple[int, int, int, int]] = []
         for batch in self.database.batches("COMMUNICATION_OP", wanted):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             for number, (_, _, name, _, group, operation, data_type, count) in enumerate(batch):
                 row = self.rows + number
                 found[operation] = row
@@ -255,7 +258,7 @@ class _Reader:
         for batch in self.database.batches(
             "CANN_API", ("startNs", "endNs", "name", "globalTid", "connectionId")
         ):
-            batch = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            batch = self._timed(batch)
             for row in batch:
                 if row[2] not in kinds:
                     text = self._text(row[2])
@@ -359,7 +362,26 @@ class _Reader:
         place[columns.pop("row")] = np.arange(len(part))
         part.column("parent")[:] = place[columns.pop("operation")]
         device = np.array([stream.device is not None for stream in part.streams], np.bool_)[columns["stream"]]
+        self._frames()
         settle(part, device, ~device & (columns["correlation"] >= 0), columns["step"] > 0)
+
+    def _frames(self) -> None:
+        """FFTS+ tasks are there twice: the task as the scheduler saw it, and what ran in it. Only that is work."""
+        columns = self.part.columns
+        kind, parent, start_ns = columns["kind"], columns["parent"], columns["start_ns"]
+        frames = np.flatnonzero((columns["frame"] == 1) & (kind == Kind.KERNEL))
+        inside = np.flatnonzero((columns["frame"] == 0) & np.isin(columns["task"], columns["task"][frames]))
+        inside = inside[np.argsort(start_ns[inside], kind="stable")]
+        by_task: dict[int, list[int]] = defaultdict(list)
+        for row in inside.tolist():
+            by_task[int(columns["task"][row])].append(row)
+        for row in frames.tolist():
+            rows = by_task.get(int(columns["task"][row]), [])
+            place = bisect_left(rows, start_ns[row], key=lambda each: start_ns[each])
+            if place < len(rows) and start_ns[rows[place]] <= columns["end_ns"][row]:
+                found = rows[place]
+                kind[row] = Kind.SUBTASK
+                parent[row] = found if parent[found] < 0 else parent[found]
 
 
 def _integers(batch: list[tuple[Any, ...]], places: tuple[int, ...]) -> Int64:

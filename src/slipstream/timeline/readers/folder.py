@@ -63,7 +63,9 @@ def _file(path: Path) -> Found:
     if path.name == "kernel_details.csv":
         return Found("ascend folder", path.parent, path.parent)
     start = _start(path)
-    if path.name == "trace_view.json" or path.name.startswith("msprof_") or _TEXT_TIME.search(start):
+    # Ascend's are bare arrays; a name decides only where the times, which are text there, do not.
+    named = path.name == "trace_view.json" or path.name.startswith("msprof_")
+    if start.lstrip()[:1] == b"[" and (named or _TEXT_TIME.search(start)):
         return Found("ascend text", path, path.parent)
     return Found("slipstream" if _OURS.match(start) else "kineto", path)
 

@@ -312,7 +312,9 @@ class _Reader:
                 if host_waits and launch[row] >= 0:
                     record[launch[row]], waited[launch[row]] = recorded, waited[row]
         if unresolved:
-            part.note("unresolved", int(unresolved), "waits for an event whose record the trace does not name")
+            part.note(
+                "unresolved", int(unresolved), "waits for an event whose record the trace does not name"
+            )
         calls = len(self._rows_named(_STREAM_WAIT))
         if calls and not any("Stream Wait" in str(raw[row].sync_kind) for row in waits):
             why = "calls that let a stream wait, without a record of it: the profiler's cuda_sync events were off"

@@ -1,0 +1,18 @@
+"""Where the real traces are; tests that need one skip where it is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(os.environ.get("SLIPSTREAM_TRACES", Path(__file__).parents[2] / ".." / "shared" / "traces"))
+
+
+def real(name: str) -> Path:
+    """Return the path of a real trace."""
+    path = _ROOT / name
+    if not path.exists():
+        pytest.skip(f"the real trace {name} is not here (looked in $SLIPSTREAM_TRACES or ../shared/traces)")
+    return path
