@@ -161,6 +161,7 @@ def sync_edges(rows: Rows, *, infer: bool) -> EdgeList:
     """Return the edges from the device to the host: each wait of a thread, and copies that a thread stood in."""
     timeline = rows.timeline
     standing = np.flatnonzero((timeline.kind == Kind.SYNC) & ~timeline.on_device)
+    standing = np.setdiff1d(standing, rows.stood[:, 1])
     echoes = np.flatnonzero((timeline.kind == Kind.SYNC) & timeline.on_device & (timeline.launch >= 0))
     echo_of = {int(timeline.launch[row]): row for row in echoes.tolist()}
     found: list[EdgeList] = []

@@ -64,13 +64,14 @@ class Rows:
         launched = timeline.launch >= 0
         issue = np.where(launched, timeline.start_ns[np.maximum(timeline.launch, 0)], timeline.start_ns)
         issue = np.minimum(issue, timeline.start_ns)
+        stood = _stood_in_copy(timeline, queued)
         standing = (waits & ~echo) | (~device & (kind == Kind.SYNC))
+        standing[stood[:, 1]] = False  # its own work comes first: it issues the copy
         release = np.where(standing, timeline.end_ns, timeline.start_ns)
         rows = np.flatnonzero(queued).astype(np.int32)
         # Of rows that start together the shortest stands first: a record or a wait without length.
         in_order = rows[np.lexsort((timeline.end_ns[rows], timeline.start_ns[rows], place[rows]))]
         heads = np.searchsorted(place[in_order], np.arange(len(timeline.streams) + 1)).astype(np.int32)
-        stood = _stood_in_copy(timeline, queued)
         done = timeline.end_ns.copy()
         done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], done[stood[:, 1]])
         own = np.arange(len(timeline), dtype=np.int32)
