@@ -25,7 +25,12 @@ def kineto_of(world: World, rank: int = 0) -> list[dict[str, Any]]:
                 _event("cuda_runtime" if runtime else "cpu_op", work, 100, 100, args if runtime else {})
             )
             if work.kind == Kind.SYNC:
-                args = {"cuda_sync_kind": "Stream Sync", "stream": streams.get(work.waited, 7), "device": 0, **args}
+                args = {
+                    "cuda_sync_kind": "Stream Sync",
+                    "stream": streams.get(work.waited, 7),
+                    "device": 0,
+                    **args,
+                }
                 events.append(_event("cuda_sync", work, 0, args["stream"], args) | {"name": "Stream Sync"})
             continue
         assert work.call is not None
@@ -50,7 +55,9 @@ def kineto_of(world: World, rank: int = 0) -> list[dict[str, Any]]:
 
 
 def _stream_ids(works: list[Work]) -> dict[str, int]:
-    names = sorted({work.stream for work in works if work.stream != "thread"}, key=lambda name: name != "main")
+    names = sorted(
+        {work.stream for work in works if work.stream != "thread"}, key=lambda name: name != "main"
+    )
     return {name: 7 + number for number, name in enumerate(names)}
 
 
@@ -77,15 +84,29 @@ def ascend_of(world: World) -> list[dict[str, Any]]:
         {"ph": "M", "name": "process_name", "pid": python, "tid": 0, "args": {"name": "Python"}},
     ]
     streams = _stream_ids(world.works)
-    ids = {id(work): 10 + number for number, work in enumerate(w for w in world.works if w.stream == "thread")}
+    ids = {
+        id(work): 10 + number for number, work in enumerate(w for w in world.works if w.stream == "thread")
+    }
     for number, work in enumerate(world.works):
         where = {"ts": us_text(EPOCH_NS + work.start), "dur": us(work.end - work.start)}
         if work.stream == "thread":
             if work.name in _CALLS:
                 args: dict[str, Any] = {"level": "acl", "connection_id": ids[id(work)]}
-                events.append({"ph": "X", "name": _CALLS[work.name], "pid": cann, "tid": 5, **where, "args": args})
+                events.append(
+                    {"ph": "X", "name": _CALLS[work.name], "pid": cann, "tid": 5, **where, "args": args}
+                )
             else:
-                events.append({"ph": "X", "cat": "cpu_op", "name": work.name, "pid": python, "tid": 5, **where, "args": {}})
+                events.append(
+                    {
+                        "ph": "X",
+                        "cat": "cpu_op",
+                        "name": work.name,
+                        "pid": python,
+                        "tid": 5,
+                        **where,
+                        "args": {},
+                    }
+                )
             continue
         assert work.call is not None
         args = {
@@ -98,5 +119,7 @@ def ascend_of(world: World) -> list[dict[str, Any]]:
             "connection_id": ids[id(work.call)],
         }
         name = work.name if work.kind == Kind.KERNEL else _TASKS[work.kind].removesuffix("_SQE")
-        events.append({"ph": "X", "name": name, "pid": hardware, "tid": streams[work.stream], **where, "args": args})
+        events.append(
+            {"ph": "X", "name": name, "pid": hardware, "tid": streams[work.stream], **where, "args": args}
+        )
     return events

@@ -1,14 +1,14 @@
 """Speculative rounds on the virtual device, with everything that makes them hard: and the truth about each.
 
-    main    [draft graph: 3 forwards]  host builds the tree  [verify graph: attention | index branch, all-reduce]
-            [accept] .. [extend graph, or eager on some rank]
-    plan                                                      [plan A]  [plan B]
+main    [draft graph: 3 forwards]  host builds the tree  [verify graph: attention | index branch, all-reduce]
+        [accept] .. [extend graph, or eager on some rank]
+plan                                                      [plan A]  [plan B]
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tests.timeline.virtual import Costs, Node, Rank, Work, World, edges_of
 US = 1_000
 
 DRAFT, VERIFY, EXTEND = 0, 1, 2
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -37,7 +38,7 @@ class Shape:
     plan: int = 30 * US
     marks: str = "sglang"
     ascend: bool = False
-    costs: Costs = Costs()
+    costs: Costs = field(default_factory=Costs)
 
 
 def draft_nodes(shape: Shape) -> list[Node]:
@@ -68,7 +69,8 @@ def extend_nodes(shape: Shape) -> list[Node]:
 def graphs(shape: Shape) -> list[Graph]:
     made = [draft_nodes(shape), verify_nodes(shape, -1), extend_nodes(shape)]
     return [
-        Graph(0, f"graph {number}", Source.GIVEN, len(nodes), edges_of(nodes)) for number, nodes in enumerate(made)
+        Graph(0, f"graph {number}", Source.GIVEN, len(nodes), edges_of(nodes))
+        for number, nodes in enumerate(made)
     ]
 
 
@@ -85,7 +87,9 @@ def _round(rank: Rank, shape: Shape, number: int) -> Generator[None]:
     rank.phase = f"{number} draft"
     with_marks = shape.marks == "sglang"
     end = rank.mark("draft") if with_marks else lambda: None
-    inner = rank.mark(f"step[DRAFT_LOOP raw_bs={shape.requests} bs={shape.bucket} topk=1]") if with_marks else end
+    inner = (
+        rank.mark(f"step[DRAFT_LOOP raw_bs={shape.requests} bs={shape.bucket} topk=1]") if with_marks else end
+    )
     rank.replay(DRAFT, draft_nodes(shape), "main")
     inner()
     end()

@@ -12,7 +12,6 @@ from tests.timeline.speculative import US, Shape, graphs, of_phase, play, with_d
 from tests.timeline.virtual import World
 
 
-
 def covered(works, by) -> tuple[int, int]:
     mine = set().union(*(range(w.start // 100, w.end // 100) for w in works))
     cover = set().union(*(range(w.start // 100, w.end // 100) for w in by))
@@ -91,7 +90,9 @@ def test_our_own_marks_say_rows_and_padding() -> None:
         answer = report.answers[3]
         graph = [w for w in of_phase(world, 0, f"{number} verify") if w.graph >= 0]
         busy = report.round.phase("verify").busy_ns
-        assert busy == covered(graph, [])[0] == 240 * US  # the branch on a stream without marks is verify's too
+        assert (
+            busy == covered(graph, [])[0] == 240 * US
+        )  # the branch on a stream without marks is verify's too
         values = {key: answer.values[key] for key in ("requests", "bucket", "width", "rows", "padded_rows")}
         assert values == {"requests": 5, "bucket": 8, "width": 4, "rows": 32, "padded_rows": 12}
         assert answer.values["padded_at_most_ns"] == round(busy * 12 / 32)

@@ -11,8 +11,8 @@ from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.edges import Dependencies, find_dependencies
 from slipstream.timeline.path import Piece, bubbles, critical_path
 from slipstream.timeline.reschedule import make_model, reschedule
-from slipstream.timeline.table import Graph, Kind, Source
-from tests.timeline.virtual import FREE, Costs, Node, Rank, World, edges_of
+from slipstream.timeline.table import Graph, Source
+from tests.timeline.virtual import FREE, Node, Rank, World, edges_of
 
 STREAMS = ["main", "plan", "comm"]
 
@@ -46,9 +46,7 @@ def play(steps: list[tuple], times: float = 1.0, host: float = 1.0):
             elif step[0] == "sync":
                 yield from rank.sync(step[1])
             elif step[0] == "replay":
-                nodes = [
-                    Node(n.name, n.stream, int(n.cost * times) * 100, *n.after) for n in GRAPHS[step[1]]
-                ]
+                nodes = [Node(n.name, n.stream, int(n.cost * times) * 100, *n.after) for n in GRAPHS[step[1]]]
                 rank.replay(step[1], nodes, HOMES[step[1]])
         yield
 
@@ -117,11 +115,17 @@ def test_rescheduling_equals_running_it_again(ascend: bool, steps: list[tuple], 
     table = deps.timeline
     # Both runs issue the same work in the same order, so works pair up.
     work = (deps.done_ns - deps.release_ns).copy()
-    pairs = {(a.name, a.graph, a.replay, a.node, a.kind): b for a, b in zip(world.works, other.works, strict=True)}
+    pairs = {
+        (a.name, a.graph, a.replay, a.node, a.kind): b for a, b in zip(world.works, other.works, strict=True)
+    }
     rows = np.flatnonzero(table.is_work)
     expected = {}
     for row in rows.tolist():
-        key = (table.name_of(row), *(int(c[row]) for c in (table.graph, table.replay, table.node)), table.kind[row])
+        key = (
+            table.name_of(row),
+            *(int(c[row]) for c in (table.graph, table.replay, table.node)),
+            table.kind[row],
+        )
         expected[row] = pairs[key]
         work[row] = pairs[key].cost
     again = reschedule(make_model(deps), len(table), work_ns=work, careful=False)
@@ -171,7 +175,11 @@ def test_blocking_waits_without_ids_find_their_records() -> None:
     deps = find_dependencies(table)
     given = find_dependencies(world.timeline())
     inferred = deps.edges.take(deps.edges.kind == EdgeKind.EVENT_INFERRED)
-    true = {(int(s), int(d)) for s, d, k in zip(given.edges.src, given.edges.dst, given.edges.kind, strict=True) if k == EdgeKind.EVENT}
+    true = {
+        (int(s), int(d))
+        for s, d, k in zip(given.edges.src, given.edges.dst, given.edges.kind, strict=True)
+        if k == EdgeKind.EVENT
+    }
     sure = inferred.confidence == Confidence.INFERRED
     assert sure.sum() >= 5
     assert {(int(s), int(d)) for s, d in zip(inferred.src[sure], inferred.dst[sure], strict=True)} <= true
@@ -179,4 +187,6 @@ def test_blocking_waits_without_ids_find_their_records() -> None:
     assert path.work_ns == whole(given, world.end).work_ns
     # who the main stream waited for
     waits = [b for b in bubbles(deps, 0, world.end, rank=0) if table.streams[b.stream].name == "main"]
-    assert {table.name_of(b.waited) for b in waits if b.waited >= 0 and table.on_device[b.waited]} == {"index"}
+    assert {table.name_of(b.waited) for b in waits if b.waited >= 0 and table.on_device[b.waited]} == {
+        "index"
+    }

@@ -40,7 +40,8 @@ def operations(table: Timeline) -> Counter:
     rows = np.flatnonzero(table.is_work)
     first = int(table.start_ns[rows].min())
     return Counter(
-        (table.name_of(row), int(table.start_ns[row]) - first, int(table.dur_ns[row])) for row in rows.tolist()
+        (table.name_of(row), int(table.start_ns[row]) - first, int(table.dur_ns[row]))
+        for row in rows.tolist()
     )
 
 
@@ -72,7 +73,9 @@ def test_ascend_comes_back(steps: list[tuple]) -> None:
     table = read_ascend(world)
     assert operations(table) == operations(world.timeline())
     path = critical_path(
-        find_dependencies(table), int(table.end_ns[table.is_work].max()) - world.end, int(table.end_ns[table.is_work].max())
+        find_dependencies(table),
+        int(table.end_ns[table.is_work].max()) - world.end,
+        int(table.end_ns[table.is_work].max()),
     )
     assert path.length_ns == world.end
     blocking = np.flatnonzero((table.kind == Kind.WAIT) & (table.dur_ns > 1_000))
@@ -95,9 +98,9 @@ def test_speculative_rounds_come_back_from_kineto() -> None:
         ]
         same = [a.values for a in mine.answers if a.question not in (6, 8)]
         assert same == [a.values for a in other.answers if a.question not in (6, 8)]
-        assert {k: v for k, v in mine.answers[5].values.items() if k != "branch_stream" and k != "branches"} == {
-            k: v for k, v in other.answers[5].values.items() if k != "branch_stream" and k != "branches"
-        }
+        assert {
+            k: v for k, v in mine.answers[5].values.items() if k != "branch_stream" and k != "branches"
+        } == {k: v for k, v in other.answers[5].values.items() if k != "branch_stream" and k != "branches"}
 
 
 DEEPEP = [
@@ -129,7 +132,12 @@ def test_exposed_communication_of_a_dualpipe_like_step_is_exact(offset: int) -> 
         now = max(at, now + 180 * US)
     written = []
     for stream, name, start, end, number in events:
-        args = {"device": 0, "context": 1, "stream": 7 if stream == "main" else 20, "correlation": 500 + number}
+        args = {
+            "device": 0,
+            "context": 1,
+            "stream": 7 if stream == "main" else 20,
+            "correlation": 500 + number,
+        }
         written.append(
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": args["stream"], "ts": start / 1000,
              "dur": (end - start) / 1000, "args": args}

@@ -102,7 +102,15 @@ def test_blocking_waits_are_paired_with_their_records(name: str, rank: int) -> N
         assert 380 <= deps.lag_ns[found[0]] <= 520
 
 
-@pytest.mark.parametrize("path", ["ascend/910b-alexnet-text/level1-rank0", "ascend/910b-alexnet-text/level1-rank1", "ascend/910b-alexnet-text/level2-rank0", "ascend/910b-alexnet-db"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ascend/910b-alexnet-text/level1-rank0",
+        "ascend/910b-alexnet-text/level1-rank1",
+        "ascend/910b-alexnet-text/level2-rank0",
+        "ascend/910b-alexnet-db",
+    ],
+)
 def test_totals_equal_the_vendors(path: str) -> None:
     quality = analyse(open_timeline(real(path))).quality
     assert len(quality.vendor) >= 4

@@ -127,7 +127,9 @@ class Rank:
         self.phase = ""
 
     def _host(self, name: str, cost: int, kind: Kind = Kind.HOST) -> Work:
-        work = Work(self.rank, name, "thread", kind, cost, start=self.now, begin=self.now, end=self.now + cost)
+        work = Work(
+            self.rank, name, "thread", kind, cost, start=self.now, begin=self.now, end=self.now + cost
+        )
         work.held_by, self.last_host, self.now = self.last_host, work, self.now + cost
         self.works.append(work)
         return work
@@ -167,7 +169,9 @@ class Rank:
         done = self.tail.get(stream)
         if done is None:
             return None
-        mark = Work(self.rank, "record", stream, Kind.RECORD, 0, call=call)  # not a row: what a wait refers to
+        mark = Work(
+            self.rank, "record", stream, Kind.RECORD, 0, call=call
+        )  # not a row: what a wait refers to
         mark.record = done
         return mark
 

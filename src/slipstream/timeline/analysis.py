@@ -204,11 +204,11 @@ def _advanced(
     found: dict[tuple[int, int], tuple[float, ...]] = {}
     for rank, items in rounds.of_rank.items():
         turns = [item for item in items if item.kind is not RoundKind.PREFILL]
-        by_time = [entry for entry in timeline.advanced if entry.start_ns is not None]
+        by_time = [(entry, entry.start_ns) for entry in timeline.advanced if entry.start_ns is not None]
         if by_time:
             starts = np.array([item.start_ns for item in turns])
-            for entry in by_time:
-                at = int(np.searchsorted(starts, entry.start_ns, side="right")) - 1
+            for entry, began in by_time:
+                at = int(np.searchsorted(starts, began, side="right")) - 1
                 if at >= 0:
                     found[rank, turns[at].number] = entry.advanced
         else:

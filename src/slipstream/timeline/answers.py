@@ -1,10 +1,10 @@
 """The nine questions of a round, each answered, or "not in this trace, because ...".
 
-    1 draft: eager or replay, how many forwards        6 which branch a join waits for
-    2 draft: bucket and padding                        7 communication: total, covered, exposed
-    3 the seam between draft and verify                8 did one rank's route change the others'
-    4 verify: width, rows, padded rows, their cost     9 extend: eager or replay, what its graph saves
-    5 does the extend plan overlap verify and accept
+1 draft: eager or replay, how many forwards        6 which branch a join waits for
+2 draft: bucket and padding                        7 communication: total, covered, exposed
+3 the seam between draft and verify                8 did one rank's route change the others'
+4 verify: width, rows, padded rows, their cost     9 extend: eager or replay, what its graph saves
+5 does the extend plan overlap verify and accept
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slipstream.timeline import markers
-from slipstream.timeline.breakdown import Join, Stretch, host_work, short_name
+from slipstream.timeline.breakdown import Join, Stretch, short_name
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies
-from slipstream.timeline.overlap import Share, share, union
+from slipstream.timeline.host import host_work
+from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.rounds import Phase, Round, RoundKind, Rounds, Route
 from slipstream.timeline.table import Kind, Source
 
@@ -178,14 +179,18 @@ def _q3(facts: Facts) -> Answer:
         text = f"none: verify begins {microseconds(-gap)} before the draft ends"
         return Answer(3, text, {"seam_ns": 0, "overlap_ns": -gap}, facts.source)
     table = facts.deps.timeline
-    rows = np.flatnonzero(
-        table.is_work & (table.rank == facts.item.rank) & (table.start_ns < verify.start_ns) & (table.end_ns > draft.end_ns)
-    )
+    low, high = np.searchsorted(table.start_ns, [draft.end_ns - facts.deps.longest_ns, verify.start_ns])
+    rows = np.arange(low, high)[table.is_work[low:high] & (table.rank[low:high] == facts.item.rank)]
+    rows = rows[table.end_ns[rows] > draft.end_ns]
     clipped = union(
         np.maximum(table.start_ns[rows], draft.end_ns), np.minimum(table.end_ns[rows], verify.start_ns)
     )
     host = _host_between(facts, draft.end_ns, verify.start_ns)
-    values: dict[str, Value] = {"seam_ns": gap, "device_ns": clipped.total_ns, "idle_ns": gap - clipped.total_ns}
+    values: dict[str, Value] = {
+        "seam_ns": gap,
+        "device_ns": clipped.total_ns,
+        "idle_ns": gap - clipped.total_ns,
+    }
     text = f"{microseconds(gap)}, of which a device works {microseconds(clipped.total_ns)}"
     if host:
         values["host"] = [f"{name}: {microseconds(ns)}" for name, ns in host.most_common(5)]
@@ -203,7 +208,7 @@ def _host_between(facts: Facts, start_ns: int, end_ns: int) -> Counter[str]:
     if not len(calls):
         return Counter()
     thread = int(np.bincount(table.stream[calls]).argmax())
-    return host_work(facts.deps, thread, start_ns, end_ns)
+    return host_work(facts.deps, thread, Intervals(np.array([start_ns]), np.array([end_ns])))
 
 
 def _q4(facts: Facts) -> Answer:
@@ -217,17 +222,24 @@ def _q4(facts: Facts) -> Answer:
     values["route"], values["busy_ns"] = phase.route.value, phase.busy_ns
     if not {"rows", "bucket", "requests"} & set(known):
         return facts.missing(4, "no mark of verify says its rows, bucket or requests")
-    words = [f"{key.replace('_', ' ')} {known[key]}" for key in ("requests", "bucket", "width", "rows") if key in known]
+    words = [
+        f"{key.replace('_', ' ')} {known[key]}"
+        for key in ("requests", "bucket", "width", "rows")
+        if key in known
+    ]
     text, source = ", ".join(words), facts.source
     if "padded_rows" not in known or not known.get("rows") or "bucket" not in known:
-        return Answer(4, f"{text}; padding is not in this trace, because its bucket is not marked", values, source)
+        return Answer(
+            4, f"{text}; padding is not in this trace, because its bucket is not marked", values, source
+        )
     padded, rows = known["padded_rows"], known["rows"]
     text += f", padded {padded}"
     slope = facts.across.ns_per_row.get(markers.VERIFY)
     most = round(phase.busy_ns * padded / rows)
     if slope is not None:
-        values["padded_ns"], source = round(min(most, max(0.0, slope * padded))), Source.INFERRED
-        text += f", which cost {microseconds(float(values['padded_ns']))} by rounds with other rows"
+        cost = round(min(most, max(0.0, slope * padded)))
+        values["padded_ns"], source = cost, Source.INFERRED
+        text += f", which cost {microseconds(cost)} by rounds with other rows"
     else:
         values["padded_at_most_ns"] = most
         text += f", which cost at most {microseconds(most)} of {microseconds(phase.busy_ns)}"
@@ -252,7 +264,9 @@ def _q5(facts: Facts) -> Answer:
         part = share(phase.name, table.start_ns[phase.rows], table.end_ns[phase.rows], cover)
         key = phase.name.replace(" ", "_")
         values[f"{key}_ns"], values[f"{key}_covered_ns"] = part.total_ns, part.covered_ns
-        words.append(f"{phase.name} {microseconds(part.total_ns)}, {microseconds(part.covered_ns)} of it covered")
+        words.append(
+            f"{phase.name} {microseconds(part.total_ns)}, {microseconds(part.covered_ns)} of it covered"
+        )
     inside = np.concatenate([phase.rows for phase in plans])
     whole = share("extend plan", table.start_ns[inside], table.end_ns[inside], cover)
     values |= {"total_ns": whole.total_ns, "covered_ns": whole.covered_ns, "exposed_ns": whole.exposed_ns}
@@ -264,7 +278,8 @@ def _q5(facts: Facts) -> Answer:
 def _q6(facts: Facts) -> Answer:
     if not facts.joins:
         return facts.missing(
-            6, "no operation of this round is known to wait for two streams (no events, no topology, one stream)"
+            6,
+            "no operation of this round is known to wait for two streams (no events, no topology, one stream)",
         )
     deps = facts.deps
     table = deps.timeline
@@ -347,7 +362,11 @@ def _q9(facts: Facts) -> Answer:
     phase = facts.item.phase(markers.EXTEND)
     if phase is None:
         return facts.without(9, "extend")
-    values: dict[str, Value] = {"route": phase.route.value, "span_ns": phase.span_ns, "busy_ns": phase.busy_ns}
+    values: dict[str, Value] = {
+        "route": phase.route.value,
+        "span_ns": phase.span_ns,
+        "busy_ns": phase.busy_ns,
+    }
     eager = facts.across.routed.get((markers.EXTEND, Route.EAGER))
     replay = facts.across.routed.get((markers.EXTEND, Route.REPLAY))
     memory = "its memory is not in this trace, because profilers do not record graph pools"

@@ -10,17 +10,11 @@ import numpy as np
 
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.edges import Dependencies
-from slipstream.timeline.overlap import Share, share, union
+from slipstream.timeline.host import BETWEEN, host_work
+from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.rounds import Round, Rounds
-from slipstream.timeline.table import Kind
-
-#: How the host's time is called in which its thread shows no operation.
-BETWEEN = "(no operation of the host in the trace)"
-
-
-# Members of an enum are slow to reach in a loop.
-_WORK, _HOST, _DELAY = int(Piece.WORK), int(Piece.HOST), int(Piece.DELAY)
+from slipstream.timeline.table import Bool, Int32, Kind
 
 
 @dataclass
@@ -60,53 +54,50 @@ def stretches(deps: Dependencies, rounds: Rounds, item: Round, path: Path) -> li
         item: the round.
         path: its path.
     """
-    labels = _labels(deps, rounds, item, path)
-    found: dict[str, Stretch] = {}
-    took_ns = (path.ends_ns - path.starts_ns).tolist()
-    for index, (piece, took, (before, label, after)) in enumerate(
-        zip(path.piece.tolist(), took_ns, labels, strict=True)
-    ):
-        text = label or (before if before == after else f"{before} → {after}")
-        stretch = found.get(text)
-        if stretch is None:
-            stretch = found[text] = Stretch(text, label is None and before != after)
-        if piece == _WORK:
-            stretch.work_ns += took
-        elif piece == _HOST:
-            stretch.host_ns += took
-            stretch.host.update(_host_names(deps, path, index))
-        elif piece == _DELAY:
-            stretch.delay_ns += took
-        else:
-            stretch.unknown_ns += took
-    return list(found.values())
+    names, before, after = _phases_around(deps, rounds, item, path)
+    took = path.ends_ns - path.starts_ns
+    key = before.astype(np.int64) * len(names) + after
+    found: list[Stretch] = []
+    values, first = np.unique(key, return_index=True)
+    for value in values[np.argsort(first)].tolist():
+        mine = key == value
+        one, other = names[value // len(names)], names[value % len(names)]
+        sums = np.bincount(path.piece[mine], took[mine], len(Piece)).astype(np.int64).tolist()
+        stretch = Stretch(one if one == other else f"{one} → {other}", one != other, *sums)
+        stretch.host = _host_names(deps, path, mine & (path.piece == Piece.HOST))
+        found.append(stretch)
+    return found
 
 
-def _labels(
+def _phases_around(
     deps: Dependencies, rounds: Rounds, item: Round, path: Path
-) -> list[tuple[str, str | None, str]]:
-    """Return for each piece (phase before, own phase or None, phase after)."""
+) -> tuple[list[str], Int32, Int32]:
+    """Return the names of phases, and for each piece the number of the one before it and the one after it.
+
+    Both are its own for work.
+    """
+    names: dict[str, int] = {}
     rows = np.maximum(path.row, 0)
-    own: list[str | None] = [None] * len(path)
-    names: dict[tuple[int, int, int], str] = {}
-    columns = (deps.timeline.rank[rows], rounds.round_of[rows], rounds.phase_of[rows])
-    for index in np.flatnonzero((path.piece == _WORK) & (path.row >= 0)).tolist():
-        key = (int(columns[0][index]), int(columns[1][index]), int(columns[2][index]))
-        if key not in names:
-            names[key] = _phase_name(rounds, item, *key)
-        own[index] = names[key]
-    first = next((name for name in own if name is not None), item.phases[0].name if item.phases else "")
-    before: list[str] = []
-    last = "previous round" if item.number else first
-    for name in own:
-        last = name if name is not None else last
-        before.append(last)
-    after: list[str] = []
-    following = "next round" if item.following >= 0 else last
-    for name in reversed(own):
-        following = name if name is not None else following
-        after.append(following)
-    return list(zip(before, own, reversed(after), strict=True))
+    own = np.full(len(path), -1, np.int32)
+    worked = (path.piece == Piece.WORK) & (path.row >= 0)
+    keys = np.stack((deps.timeline.rank[rows], rounds.round_of[rows], rounds.phase_of[rows]))[:, worked]
+    if worked.any():
+        kinds, which = np.unique(keys, axis=1, return_inverse=True)
+        numbers = [
+            names.setdefault(_phase_name(rounds, item, *kind), len(names)) for kind in kinds.T.tolist()
+        ]
+        own[worked] = np.array(numbers, np.int32)[which.ravel()]
+    at = np.arange(len(path))
+    known = np.flatnonzero(own >= 0)
+    first = int(own[known[0]]) if len(known) else names.setdefault(item.phases[0].name, len(names))
+    last = int(own[known[-1]]) if len(known) else first
+    start = names.setdefault("previous round", len(names)) if item.number else first
+    end = names.setdefault("next round", len(names)) if item.following >= 0 else last
+    back = np.maximum.accumulate(np.where(own >= 0, at, -1))
+    ahead = np.minimum.accumulate(np.where(own >= 0, at, len(path))[::-1])[::-1]
+    padded = np.append(own, end)
+    before = np.where(back >= 0, own[np.maximum(back, 0)], start).astype(np.int32)
+    return list(names), before, padded[ahead].astype(np.int32)
 
 
 def _phase_name(rounds: Rounds, item: Round, rank: int, number: int, index: int) -> str:
@@ -119,52 +110,19 @@ def _phase_name(rounds: Rounds, item: Round, rank: int, number: int, index: int)
     return mine[number].phases[index].name if 0 <= index < len(mine[number].phases) else "outside"
 
 
-def _host_names(deps: Dependencies, path: Path, index: int) -> Counter[str]:
-    """Name the host's time of a piece by the thread that the piece belongs to."""
-    row = int(path.row[index])
-    table = deps.timeline
-    if row < 0 or table.on_device[row]:
-        return Counter({BETWEEN: int(path.ends_ns[index] - path.starts_ns[index])})
-    return host_work(deps, int(table.stream[row]), int(path.starts_ns[index]), int(path.ends_ns[index]))
-
-
-def host_work(deps: Dependencies, thread: int, start_ns: int, end_ns: int) -> Counter[str]:
-    """Return what a thread did in a stretch: time by the name of the innermost operation.
-
-    Args:
-        deps: rows and edges.
-        thread: the stream of the thread.
-        start_ns, end_ns: the stretch; the times sum to its length.
-    """
-    table = deps.timeline
-    low, high = _reach(deps, thread, start_ns), int(np.searchsorted(table.start_ns, end_ns))
-    rows = np.arange(low, high)
-    rows = rows[(table.stream[low:high] == thread) & (table.end_ns[low:high] > start_ns)]
-    took: Counter[str] = Counter()
-    now, stack = start_ns, []
-    for row in [*rows.tolist(), -1]:
-        begin = max(int(table.start_ns[row]), start_ns) if row >= 0 else end_ns
-        while stack and table.end_ns[stack[-1]] <= begin:
-            top = stack.pop()
-            end = min(int(table.end_ns[top]), end_ns)
-            if end > now:
-                took[table.name_of(top)] += end - now
-                now = end
-        if begin > now:
-            took[table.name_of(stack[-1]) if stack else BETWEEN] += begin - now
-            now = begin
-        stack.append(row)
-    return took
-
-
-#: How far back an operation may have begun that still runs; the host's outermost ones are no help in naming.
-_LOOK_BACK = 4096
-
-
-def _reach(deps: Dependencies, thread: int, start_ns: int) -> int:
-    """Return the earliest row that can reach into a stretch, within a bound."""
-    at = int(np.searchsorted(deps.timeline.start_ns, start_ns))
-    return max(0, at - _LOOK_BACK)
+def _host_names(deps: Dependencies, path: Path, which: Bool) -> Counter[str]:
+    """Name the host's time of some pieces, each by the thread that it belongs to."""
+    found: Counter[str] = Counter()
+    rows = path.row[which]
+    threads = np.where((rows >= 0) & ~deps.timeline.on_device[rows], deps.timeline.stream[rows], -1)
+    for thread in np.unique(threads).tolist():
+        mine = threads == thread
+        starts, ends = path.starts_ns[which][mine], path.ends_ns[which][mine]
+        if thread < 0:
+            found[BETWEEN] += int((ends - starts).sum())
+        else:
+            found.update(host_work(deps, thread, Intervals(starts, ends)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,4 +247,3 @@ def communication(deps: Dependencies, item: Round) -> list[Share]:
         mine = families == name
         found.append(share(name, start[comm][mine], end[comm][mine], cover))
     return [found[0], *sorted(found[1:], key=lambda part: -part.exposed_ns)]
-

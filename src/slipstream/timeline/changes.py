@@ -1,11 +1,11 @@
 """What a what-if changes: read from the command line, and put into a schedule's model.
 
-    --scale comm=0.5   --scale 'kernel~pattern=0.8'   --scale verify=0.9     durations of rows
-    --host 0                                                               threads' own work
-    --remove-wait main:plan                                                main no longer waits for plan
-    --bucket 8=6                                                           replays of bucket 8 with 6 slots
-    --extend-graph on                                                      an eager extend as one replay
-    --perfect-overlap                                                      communication hidden as far as it can be
+--scale comm=0.5   --scale 'kernel~pattern=0.8'   --scale verify=0.9     durations of rows
+--host 0                                                               threads' own work
+--remove-wait main:plan                                                main no longer waits for plan
+--bucket 8=6                                                           replays of bucket 8 with 6 slots
+--extend-graph on                                                      an eager extend as one replay
+--perfect-overlap                                                      communication hidden as far as it can be
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def parse_scale(text: str) -> Scale:
     what, tilde, pattern = head.partition("~")
     if not equals or not what.strip() or (tilde and not pattern):
         raise UsageError(
-            f"--scale {text!r} is not possible. Say what and how much: comm=0.5, verify=0.9 or 'kernel~pattern=0.8'."
+            f"--scale {text!r} is not possible. Say what and how much: "
+            "comm=0.5, verify=0.9 or 'kernel~pattern=0.8'."
         )
     if pattern:
         try:
@@ -110,7 +111,9 @@ def parse_factor(text: str, option: str) -> float:
     except ValueError:
         factor = math.nan
     if not 0 <= factor <= 1000:
-        raise UsageError(f"{option}: {text!r} is not a factor. Give a number from 0 to 1000, as 0.5 for half as long.")
+        raise UsageError(
+            f"{option}: {text!r} is not a factor. Give a number from 0 to 1000, as 0.5 for half as long."
+        )
     return factor
 
 
@@ -260,7 +263,8 @@ def _own_time(deps: Dependencies, model: Model) -> Bool:
     own[known] = deps.own_time[model.edge[known]]
     back = (model.kind == EdgeKind.HOST) & ~own & (model.dst < len(deps.timeline))
     kind = deps.timeline.kind[np.minimum(model.dst, len(deps.timeline) - 1)]
-    return own | (back & (kind != Kind.SYNC))
+    own |= back & (kind != Kind.SYNC)
+    return own
 
 
 def _remove_wait(deps: Dependencies, model: Model, inputs: Inputs, change: RemoveWait) -> None:
@@ -278,7 +282,9 @@ def _remove_wait(deps: Dependencies, model: Model, inputs: Inputs, change: Remov
     gone = waits[fit]
     inputs.without |= np.isin(model.edge, gone)
     inputs.touched[edges.dst[gone]] = True
-    inputs.remarks.append(f"{len(gone)} waits removed; whether the result would still be right is not checked")
+    inputs.remarks.append(
+        f"{len(gone)} waits removed; whether the result would still be right is not checked"
+    )
 
 
 def _bucket(deps: Dependencies, rounds: Rounds, inputs: Inputs, change: Bucket) -> None:
@@ -290,13 +296,21 @@ def _bucket(deps: Dependencies, rounds: Rounds, inputs: Inputs, change: Bucket) 
         if phase.facts.get("bucket") == change.old
     ]
     if not old:
-        known = {p.facts["bucket"] for i in rounds.of_rank.values() for r in i for p in r.phases if "bucket" in p.facts}
+        known = {
+            p.facts["bucket"]
+            for i in rounds.of_rank.values()
+            for r in i
+            for p in r.phases
+            if "bucket" in p.facts
+        }
         if not known:
             raise UsageError("--bucket: no mark of this trace says a bucket.")
         raise UnknownNameError("bucket", str(change.old), map(str, known))
     over = [phase for phase in old if phase.facts.get("requests", 0) > change.new]
     if over:
-        inputs.remarks.append(f"{len(over)} of {len(old)} phases have more than {change.new} requests; left as they are")
+        inputs.remarks.append(
+            f"{len(over)} of {len(old)} phases have more than {change.new} requests; left as they are"
+        )
     measured: set[str] = set()
     for name in {phase.name for phase in old}:
         mine = [phase for phase in old if phase.name == name and phase not in over]
@@ -319,7 +333,9 @@ def _bucket(deps: Dependencies, rounds: Rounds, inputs: Inputs, change: Bucket) 
             "to a gain in proportion to the rows"
         )
     else:
-        inputs.remarks.append(f"measured in this trace with bucket {change.new}: {', '.join(sorted(measured))}")
+        inputs.remarks.append(
+            f"measured in this trace with bucket {change.new}: {', '.join(sorted(measured))}"
+        )
 
 
 def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inputs) -> None:
@@ -349,7 +365,8 @@ def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inpu
         inputs.work_ns[careful][calls] = 0
     inputs.touched |= later
     inputs.remarks.append(
-        f"{len(eager)} eager extends as one launch each, {gap} ns between their kernels; kernels as long as they were"
+        f"{len(eager)} eager extends as one launch each, {gap} ns between their kernels, "
+        "which take as long as they did"
     )
 
 
@@ -367,7 +384,9 @@ def _gap_in_replays(deps: Dependencies) -> int:
     """Return the median gap between kernels of a replay in this trace, or 1 us where it has none."""
     table, edges = deps.timeline, deps.edges
     inside = (edges.kind == EdgeKind.STREAM) & (table.graph[edges.src] >= 0)
-    inside &= (table.replay[edges.src] == table.replay[edges.dst]) & (table.graph[edges.src] == table.graph[edges.dst])
+    inside &= (table.replay[edges.src] == table.replay[edges.dst]) & (
+        table.graph[edges.src] == table.graph[edges.dst]
+    )
     return max(0, int(np.median(deps.lag_ns[inside]))) if inside.any() else 1_000
 
 

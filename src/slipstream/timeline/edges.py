@@ -11,9 +11,10 @@ and `release` is delay that no row explains. N rows, E edges.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,7 @@ class Dependencies:
             run on.
         collectives: the rows of each collective that was matched across ranks, the last to arrive first.
         notes: what was left out, and why.
+        threads: what `host.host_work` has found out about threads.
     """
 
     timeline: Timeline
@@ -69,6 +71,7 @@ class Dependencies:
     place: Int32
     collectives: tuple[Int32, ...] = ()
     notes: tuple[Note, ...] = ()
+    threads: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -84,7 +87,8 @@ class Dependencies:
         """bool [E], the order of a thread's calls: what lies between them is the thread's own work."""
         table, edges = self.timeline, self.edges
         host = (edges.kind == EdgeKind.HOST) & ~table.on_device[edges.src] & ~table.on_device[edges.dst]
-        return host & (self.done_ns[edges.src] == table.end_ns[edges.src])  # not after a call that stood
+        own: Bool = host & (self.done_ns[edges.src] == table.end_ns[edges.src])  # not after a call that stood
+        return own
 
     @cached_property
     def ready_ns(self) -> Int64:
@@ -123,6 +127,15 @@ class Dependencies:
     def longest_ns(self) -> int:
         """How long the longest work of a device takes: what began earlier cannot reach a moment."""
         return int(self.timeline.dur_ns[self.timeline.is_work].max(initial=0))
+
+    @cached_property
+    def chain(self) -> tuple[list[int], list[int], list[int]]:
+        """(binding edge, row that it waits for, its ready time) of each row, as lists: a walk takes them one by one."""
+        bound = np.maximum(self.binding, 0)
+        if not len(self.edges):
+            count = len(self.timeline)
+            return [-1] * count, [-1] * count, [0] * count
+        return self.binding.tolist(), self.edges.src[bound].tolist(), self.ready_ns[bound].tolist()
 
     def edges_into(self, row: int) -> range:
         """Return the numbers of the edges that a row depends by."""
@@ -184,13 +197,15 @@ def _sorted(
     timeline = rows.timeline
     edges = concatenate(lists)
     notes = list(notes)
-    possible = (edges.src != edges.dst) & (
-        timeline.start_ns[edges.src] <= release_ns[edges.dst]
-    )
+    possible = (edges.src != edges.dst) & (timeline.start_ns[edges.src] <= release_ns[edges.dst])
     impossible = int(len(edges) - possible.sum())
     if impossible:
         notes.append(
-            Note("out of order", impossible, "a row begins before what it depends on; that dependency is left out")
+            Note(
+                "out of order",
+                impossible,
+                "a row begins before what it depends on; that dependency is left out",
+            )
         )
         edges = edges.take(possible)
     # By row, then by what it waits for, the surest first.

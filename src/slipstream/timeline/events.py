@@ -122,9 +122,7 @@ def replay_edges(rows: Rows, known: EdgeList) -> EdgeList:
 
 
 def _whole(src: Int32, dst: Int32) -> EdgeList:
-    return edge_list(
-        np.repeat(src, len(dst)), np.tile(dst, len(src)), EdgeKind.GRAPH, Confidence.INFERRED
-    )
+    return edge_list(np.repeat(src, len(dst)), np.tile(dst, len(src)), EdgeKind.GRAPH, Confidence.INFERRED)
 
 
 def _wide_replays(rows: Rows, known: EdgeList) -> list[_Replay]:
@@ -202,10 +200,12 @@ def _waited_by(rows: Rows, call: int, echo: int | None) -> int:
 
 
 def _last_of_all(rows: Rows, call: int) -> int:
-    """Return, of what the host had issued to the streams of its rank before a call, the row that ends last, or -1."""
+    """Return, of what was issued to a rank's streams before a call, the row that ends last, or -1."""
     timeline = rows.timeline
     rank = int(timeline.rank[call])
-    streams = [n for n, stream in enumerate(timeline.streams) if stream.rank == rank and stream.device is not None]
+    streams = [
+        n for n, stream in enumerate(timeline.streams) if stream.rank == rank and stream.device is not None
+    ]
     last = [row for stream in streams if (row := rows.issued_before(stream, call)) >= 0]
     return max(last, key=lambda row: int(timeline.end_ns[row]), default=-1)
 

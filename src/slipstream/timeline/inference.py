@@ -57,7 +57,9 @@ def inferred_waits(rows: Rows, waits: Int32) -> tuple[EdgeList, list[Note]]:
         found.append(edges)
         unpaired += missed
     if unpaired:
-        notes.append(Note("unresolved", unpaired, "waits that blocked and end after no record of another stream"))
+        notes.append(
+            Note("unresolved", unpaired, "waits that blocked and end after no record of another stream")
+        )
     return concatenate(found), notes
 
 
@@ -88,7 +90,6 @@ def _pair(rows: Rows, waits: Int32, records: Int32) -> tuple[EdgeList, int]:
 
 def _latest(rows: Rows, wait: int, records: Int32) -> int:
     """Return the last of some records that stands on another stream and was issued before a wait, or -1."""
-    timeline = rows.timeline
     fit = (rows.place[records] != rows.place[wait]) & issued_before(rows, records, wait)
     which = np.flatnonzero(fit)
     return int(records[which[-1]]) if len(which) else -1
@@ -101,9 +102,11 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
         known = timeline.launch[others] >= 0
         by_call = timeline.launch[others] < timeline.launch[row]
         by_id = timeline.correlation[others] < timeline.correlation[row]
-        return np.where(known, by_call, by_id)
+        found: Bool = np.where(known, by_call, by_id)
+        return found
     if timeline.correlation[row] >= 0:
-        return timeline.correlation[others] < timeline.correlation[row]
+        earlier: Bool = timeline.correlation[others] < timeline.correlation[row]
+        return earlier
     return np.ones(len(others), np.bool_)
 
 
@@ -125,12 +128,18 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
     device = np.array([-1 if s.device is None else s.device for s in timeline.streams], np.int32)
-    for key in np.unique(np.stack((timeline.rank, device[timeline.stream]))[:, candidates], axis=1).T.tolist():
-        mine = rows.queued & (timeline.rank == key[0]) & (device[timeline.stream] == key[1]) & timeline.is_work
+    for key in np.unique(
+        np.stack((timeline.rank, device[timeline.stream]))[:, candidates], axis=1
+    ).T.tolist():
+        mine = (
+            rows.queued & (timeline.rank == key[0]) & (device[timeline.stream] == key[1]) & timeline.is_work
+        )
         work = np.flatnonzero(mine)
         work = work[np.argsort(timeline.end_ns[work], kind="stable")]
         ends = timeline.end_ns[work]
-        here = candidates[(timeline.rank[candidates] == key[0]) & (device[timeline.stream[candidates]] == key[1])]
+        here = candidates[
+            (timeline.rank[candidates] == key[0]) & (device[timeline.stream[candidates]] == key[1])
+        ]
         high = np.searchsorted(ends, timeline.start_ns[here], side="right")
         for row, index in zip(here.tolist(), high.tolist(), strict=True):
             other = _ended_just_before(rows, work, index, row, int(lag[row]))

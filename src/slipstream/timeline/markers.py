@@ -1,11 +1,11 @@
 """What serving stacks write over a stretch of time, read as a step or a phase of one.
 
-    SGLang        draft | verify | draft_extend     step[DRAFT_LOOP raw_bs=5 bs=8 topk=1]
-                  step[TARGET_VERIFY bs=8]          step[EXTEND bs=2 toks=900]: a prefill; TARGET_VERIFY never is
-    vLLM          execute_32_context_0(sq0...)_generation_32(sq128...)     gpu_model_runner: forward
-    vLLM-Ascend   prepare input | forward | post process | sample_token | draft_token
-    ATOM          decode[bs=117/128 tok=... spec=3]
-    Slipstream    the names of slipstream.trace.names, as rows of its streams
+SGLang        draft | verify | draft_extend     step[DRAFT_LOOP raw_bs=5 bs=8 topk=1]
+              step[TARGET_VERIFY bs=8]          step[EXTEND bs=2 toks=900]: a prefill; TARGET_VERIFY never is
+vLLM          execute_32_context_0(sq0...)_generation_32(sq128...)     gpu_model_runner: forward
+vLLM-Ascend   prepare input | forward | post process | sample_token | draft_token
+ATOM          decode[bs=117/128 tok=... spec=3]
+Slipstream    the names of slipstream.trace.names, as rows of its streams
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Marker | No
         lambda match: Marker(_VLLM_PARTS[match["part"]], "vLLM") if match["part"] in _VLLM_PARTS else None,
     ),
     (
-        re.compile(r"(?P<mode>decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?(?P<rest>[^\]]*)\]?$"),
+        re.compile(
+            r"(?P<mode>decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?(?P<rest>[^\]]*)\]?$"
+        ),
         _atom_step,
     ),
 )

@@ -1,8 +1,8 @@
 """One collective on several ranks: who came last, and how long the others stood in it.
 
-    rank 0   [ stands ........ | moves ]
-    rank 1        [ stands ... | moves ]
-    rank 2                     [ moves ]     the last to arrive; its start is the others' release
+rank 0   [ stands ........ | moves ]
+rank 1        [ stands ... | moves ]
+rank 2                     [ moves ]     the last to arrive; its start is the others' release
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def match(rows: Rows, *, infer: bool = True) -> Matched:
         members += [(ranks, Confidence.INFERRED) for ranks in in_turn]
         if uneven:
             notes.append(
-                Note("unmatched", uneven, "collectives without a number, of which ranks have different counts")
+                Note(
+                    "unmatched", uneven, "collectives without a number, of which ranks have different counts"
+                )
             )
     src: list[int] = []
     dst: list[int] = []

@@ -7,6 +7,7 @@ before either is done.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +107,9 @@ def _stood_in_copy(timeline: Timeline, queued: Bool) -> Int32:
     copies = np.flatnonzero((timeline.kind == Kind.COPY) & queued & (timeline.launch >= 0))
     calls = timeline.launch[copies]
     returned = timeline.end_ns[calls] - timeline.end_ns[copies]
-    stood = (returned >= 0) & (returned <= _RETURN_NS) & (timeline.start_ns[calls] <= timeline.start_ns[copies])
+    stood = (
+        (returned >= 0) & (returned <= _RETURN_NS) & (timeline.start_ns[calls] <= timeline.start_ns[copies])
+    )
     stood &= timeline.graph[copies] < 0
     return np.stack((copies[stood], calls[stood]), axis=1).astype(np.int32)
 
@@ -149,7 +152,7 @@ def stream_edges(rows: Rows, outside: Bool) -> EdgeList:
     behind = np.flatnonzero(place[1:] == place[:-1]) + 1
     found.append(edge_list(in_order[behind - 1], in_order[behind], EdgeKind.STREAM))
     heads = np.concatenate(([0], np.flatnonzero(place[1:] != place[:-1]) + 1, [len(place)])).tolist()
-    for low, high in zip(heads[:-1], heads[1:], strict=True):
+    for low, high in itertools.pairwise(heads):
         ends = end[low:high]
         reach = np.maximum.accumulate(ends)
         overtaken = np.flatnonzero(reach[:-1] > ends[:-1]) + 1  # the row before did not end last

@@ -1,9 +1,9 @@
 """Sets of time as arrays: busy, idle, and how much of an operation other work covers. Exact, in int64 ns.
 
-    ops          ███ ████      ██            stretches that may overlap, touch or be empty
-               ████     ██
-    union of   █████████        ██           an `Intervals`: disjoint, ascending, no empty one
-    busy + idle = span, always
+ops          ███ ████      ██            stretches that may overlap, touch or be empty
+           ████     ██
+union of   █████████        ██           an `Intervals`: disjoint, ascending, no empty one
+busy + idle = span, always
 """
 
 from __future__ import annotations

@@ -112,13 +112,13 @@ def critical_path(
     """
     walk = _Walk(deps, start_ns, end_ns)
     if before is not None:
-        walk.back_from(before)
-    else:
-        row = last if last is not None else last_row(deps, start_ns, end_ns)
-        if row >= 0:
-            walk.work(row, NO_EDGE, Confidence.GIVEN)
-            walk.back_from(row)
-    return walk.finish()
+        return walk.path(before, with_work=False)
+    row = last if last is not None else last_row(deps, start_ns, end_ns)
+    if row >= 0:
+        return walk.path(row, with_work=True)
+    nothing = _Columns(start_ns, end_ns)
+    nothing.one(start_ns, -1, Piece.UNKNOWN, NO_EDGE)
+    return nothing.path()
 
 
 def last_row(deps: Dependencies, start_ns: int, end_ns: int) -> int:
@@ -137,83 +137,128 @@ def last_row(deps: Dependencies, start_ns: int, end_ns: int) -> int:
 
 
 class _Walk:
-    """The walk from the end of a stretch to its start; `now` only falls."""
+    """The walk from the end of a stretch to its start, along binding edges."""
 
     def __init__(self, deps: Dependencies, start_ns: int, end_ns: int) -> None:
-        self._deps, self._table = deps, deps.timeline
-        self._start, self._end, self._now = start_ns, end_ns, end_ns
-        self._pieces: list[tuple[int, int, int, int, int, int, int]] = []
-        self._seen: set[int] = set()
+        self._deps, self._start, self._end = deps, start_ns, end_ns
 
-    def _add(self, start: int, row: int, piece: Piece, edge: int, sure: int, waited: int = -1) -> None:
-        start = max(start, self._start)
-        if start < self._now:
-            self._pieces.append((start, self._now, row, piece, edge, sure, waited))
-            self._now = start
-
-    def work(self, row: int, edge: int, sure: int) -> None:
-        """Add what of a row's own work lies before now."""
-        end = int(self._table.end_ns[row])
-        if end < self._now:
-            self._add(end, row, Piece.UNKNOWN, NO_EDGE, Confidence.GIVEN)
-        host = not self._table.on_device[row]
-        self._add(int(self._deps.release_ns[row]), row, Piece.HOST if host else Piece.WORK, edge, sure)
-
-    def back_from(self, row: int) -> None:
-        """Follow what held a row up, and what held that up, until the stretch begins."""
-        deps, edges = self._deps, self._deps.edges
-        while self._now > self._start:
-            self._seen.add(row)
-            edge = self._next(row)
+    def chain(self, row: int) -> tuple[Int64, Int64]:
+        """Return the rows on the path from a row on, the last first, and the edge from each to the next."""
+        deps = self._deps
+        binding, before, ready = deps.chain
+        rows, edges = [row], []
+        seen = {row}
+        while True:
+            edge = binding[row]
             if edge < 0:
-                self._thread_before(row)
-                return
-            src, kind, sure = int(edges.src[edge]), int(edges.kind[edge]), int(edges.confidence[edge])
-            # A thread's time between two of its calls is its own work; all other delays are nobody's.
-            own = bool(deps.own_time[edge]) or (kind == EdgeKind.HOST and self._table.kind[row] != Kind.SYNC)
-            until = deps.finish_ns[edge] if deps.own_time[edge] else deps.ready_ns[edge]
-            piece = Piece.HOST if own else Piece.DELAY
-            if kind in _AT_ONCE and self._now - until > _EXPLAINED_NS:
-                piece = Piece.UNKNOWN
-            self._add(int(until), row, piece, kind, sure, src)
-            if edges.from_start[edge]:
-                self._add(int(self._table.start_ns[src]), src, Piece.WORK, kind, sure)
-            else:
-                self._add(int(deps.release_ns[src]), src, self._sort_of(src), kind, sure)
-            row = src
+                break
+            at = before[row]
+            if at in seen:
+                edge = self._other(row, seen)
+                if edge < 0:
+                    break
+                at = int(deps.edges.src[edge])
+            seen.add(at)
+            edges.append(edge)
+            rows.append(at)
+            # Times only fall, so what comes before lies before the stretch.
+            if ready[row] <= self._start:
+                break
+            row = at
+        return np.array(rows, np.int64), np.array(edges, np.int64)
 
-    def _thread_before(self, row: int) -> None:
-        """What a thread did before its first call that the device has to do with is its own work too."""
-        table = self._table
-        if not table.on_device[row]:
-            first = int(table.start_ns[np.argmax(table.stream == table.stream[row])])
-            self._add(first, row, Piece.HOST, EdgeKind.HOST, Confidence.GIVEN)
-
-    def _sort_of(self, row: int) -> Piece:
-        return Piece.WORK if self._table.on_device[row] else Piece.HOST
-
-    def _next(self, row: int) -> int:
-        """Return the edge that held a row up; never back to a row that the path has seen."""
-        edge = int(self._deps.binding[row])
-        if edge < 0 or int(self._deps.edges.src[edge]) not in self._seen:
-            return edge
-        others = [e for e in self._deps.edges_into(row) if int(self._deps.edges.src[e]) not in self._seen]
+    def _other(self, row: int, seen: set[int]) -> int:
+        """Return the edge that held a row up next to the binding one, not back to what the path has seen."""
+        others = [e for e in self._deps.edges_into(row) if int(self._deps.edges.src[e]) not in seen]
         return max(others, key=lambda e: int(self._deps.ready_ns[e]), default=-1)
 
-    def finish(self) -> Path:
-        """Return the pieces as a path; what is left at the start is unknown."""
-        self._add(self._start, -1, Piece.UNKNOWN, NO_EDGE, Confidence.GIVEN)
-        columns = list(zip(*reversed(self._pieces), strict=True)) or [()] * 7
+    def path(self, row: int, *, with_work: bool) -> Path:
+        """Return the path that a row ends, or, without its work, the path to its begin."""
+        deps, table = self._deps, self._deps.timeline
+        rows, edges = self.chain(row)
+        src, dst = rows[1:], rows[:-1]
+        kind = deps.edges.kind[edges].astype(np.int16)
+        sure = deps.edges.confidence[edges]
+        own = deps.own_time[edges]
+        # Back to where an edge let go, then back to where the work waited for began.
+        until = np.where(own, deps.finish_ns[edges], deps.ready_ns[edges])
+        begun = np.where(deps.edges.from_start[edges], table.start_ns[src], deps.release_ns[src])
+        host_src = ~table.on_device[src]
+        # A thread's time between two of its calls is its own work; all other delays are nobody's.
+        host_gap = own | ((kind == EdgeKind.HOST) & (table.kind[dst] != Kind.SYNC))
+        gap = np.where(host_gap, Piece.HOST, Piece.DELAY)
+        work = np.where(host_src, Piece.HOST, Piece.WORK)
+        columns = _Columns(self._start, self._end)
+        if with_work:
+            end = int(table.end_ns[row])
+            first = Piece.WORK if table.on_device[row] else Piece.HOST
+            columns.one(end, row, Piece.UNKNOWN, NO_EDGE)
+            columns.one(int(deps.release_ns[row]), row, first, NO_EDGE)
+        columns.pairs(until, begun, dst, src, gap, work, kind, sure)
+        last = int(rows[-1])
+        if len(edges) + 1 == len(rows) and deps.binding[last] < 0 and not table.on_device[last]:
+            # What a thread did before its first call that the device has to do with is its own work too.
+            thread = int(table.start_ns[np.argmax(table.stream == table.stream[last])])
+            columns.one(thread, last, Piece.HOST, int(EdgeKind.HOST))
+        columns.one(self._start, last, Piece.UNKNOWN, NO_EDGE)
+        return columns.path()
+
+
+class _Columns:
+    """Pieces from the last to the first, each down to a moment; made into a path at the end."""
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self._start, self._end = start_ns, end_ns
+        self._parts: list[tuple[Int64, ...]] = []
+
+    def one(self, until_ns: int, row: int, piece: Piece, edge: int) -> None:
+        """Add one piece."""
+        values = (until_ns, row, int(piece), edge, int(Confidence.GIVEN), -1)
+        self._parts.append(tuple(np.array([value], np.int64) for value in values))
+
+    def pairs(
+        self,
+        until: Int64,
+        begun: Int64,
+        dst: Int64,
+        src: Int64,
+        gap: Int64,
+        work: Int64,
+        kind: Int16,
+        sure: UInt8,
+    ) -> None:
+        """Add a gap and a work for each edge."""
+
+        def mixed(first: npt.ArrayLike, second: npt.ArrayLike) -> Int64:
+            return np.stack((np.asarray(first), np.asarray(second)), axis=1).ravel().astype(np.int64)
+
+        nobody = np.full(len(src), -1)
+        self._parts.append(
+            (mixed(until, begun), mixed(dst, src), mixed(gap, work), mixed(kind, kind), mixed(sure, sure),
+             mixed(src, nobody))
+        )  # fmt: skip
+
+    def path(self) -> Path:
+        """Return the path: moments only fall, and pieces of no length are no pieces."""
+        until, row, piece, edge, sure, waited = (
+            np.concatenate(part) for part in zip(*self._parts, strict=True)
+        )
+        low = np.maximum(np.minimum.accumulate(np.minimum(until, self._end)), self._start)
+        high = np.concatenate(([self._end], low[:-1]))
+        kept = np.flatnonzero(high > low)[::-1]
+        low, high, piece, edge = low[kept], high[kept], piece[kept], edge[kept]
+        hole = (piece == Piece.DELAY) & np.isin(edge, _AT_ONCE) & (high - low > _EXPLAINED_NS)
+        piece = np.where(hole, Piece.UNKNOWN, piece)
         return Path(
             self._start,
             self._end,
-            np.array(columns[0], np.int64),
-            np.array(columns[1], np.int64),
-            np.array(columns[2], np.int32),
-            np.array(columns[3], np.uint8),
-            np.array(columns[4], np.int16),
-            np.array(columns[5], np.uint8),
-            np.array(columns[6], np.int32),
+            low,
+            high,
+            row[kept].astype(np.int32),
+            piece.astype(np.uint8),
+            edge.astype(np.int16),
+            sure[kept].astype(np.uint8),
+            waited[kept].astype(np.int32),
         )
 
 

@@ -48,7 +48,9 @@ def totals(deps: Dependencies, rank: int, start_ns: int | None = None, end_ns: i
     busy = union(begin, end)
     kernels = union(begin[kind == Kind.KERNEL], end[kind == Kind.KERNEL])
     comm = union(begin[kind == Kind.COMM], end[kind == Kind.COMM])
-    both = union(begin[(kind == Kind.KERNEL) | (kind == Kind.COMM)], end[(kind == Kind.KERNEL) | (kind == Kind.COMM)])
+    both = union(
+        begin[(kind == Kind.KERNEL) | (kind == Kind.COMM)], end[(kind == Kind.KERNEL) | (kind == Kind.COMM)]
+    )
     covered = int(covered_ns(comm.start_ns, comm.end_ns, kernels).sum())
     return Totals(
         rank,

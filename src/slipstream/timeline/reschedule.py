@@ -168,7 +168,11 @@ def reschedule(
     if without is not None and without.any():
         kept = ~without
         src, dst, delay = src[kept], dst[kept], delay[kept]
-    work = model.work_ns.tolist() if work_ns is None else np.concatenate((work_ns, model.work_ns[rows:])).tolist()
+    work = (
+        model.work_ns.tolist()
+        if work_ns is None
+        else np.concatenate((work_ns, model.work_ns[rows:])).tolist()
+    )
     first = np.searchsorted(dst, np.arange(len(model.begin_ns) + 1)).tolist()
     begin = model.begin_ns.tolist()
     # What waited only for edges that were left out begins when the recording does.

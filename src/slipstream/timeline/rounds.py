@@ -223,13 +223,16 @@ def _with_rows(
     starts = np.maximum.accumulate(table.start_ns[firsts]) if kept else np.empty(0, np.int64)
     made: list[Round] = []
     number_of = np.full(len(cuts.cuts) + 1, -1, np.int32)
+    routes: dict[int, dict[int, Route]] = {}
+    for (index, place), route in cuts.routes.items():
+        routes.setdefault(index, {})[place] = route
     for number, index in enumerate(kept):
         number_of[index] = number
         mine, which = rows[bounds[index] : bounds[index + 1]], in_phase[bounds[index] : bounds[index + 1]]
         last = number + 1 == len(kept)
         end = int(table.end_ns[mine].max()) if last else int(starts[number + 1])
         cut = cuts.cuts[index]
-        phases, places = _phases(deps, cut, mine, which, {p: r for (c, p), r in cuts.routes.items() if c == index})
+        phases, places = _phases(deps, cut, mine, which, routes.get(index, {}))
         phase_of[mine] = places[which]
         made.append(
             Round(
@@ -345,9 +348,7 @@ def _set_apart(deps: Dependencies, rounds: Sequence[Round], cuts: Cuts) -> tuple
         mine = [item for item in rounds if item.kind is kind]
         reasons.update(_clipped(mine, rounds))
         reasons.update(_warm_up([item for item in mine if item.number not in reasons]))
-    return tuple(
-        item if item.number not in reasons else _as(item, *reasons[item.number]) for item in rounds
-    )
+    return tuple(item if item.number not in reasons else _as(item, *reasons[item.number]) for item in rounds)
 
 
 def _as(item: Round, kind: RoundKind, why: str) -> Round:

@@ -72,7 +72,9 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
     stacks = sorted({item.marker.stack for item in marked})
     found = sorted({phase.marker.phase for step in steps for phase in step.phases} - {""})
     where = "the device's streams" if on_device else "the host's threads"
-    evidence = f"{len(marked)} marks of {' and '.join(stacks)} on {where}: {', '.join(found) or 'whole steps'}"
+    evidence = (
+        f"{len(marked)} marks of {' and '.join(stacks)} on {where}: {', '.join(found) or 'whole steps'}"
+    )
     return Cuts(cuts, evidence, Source.GIVEN, mine, cut_of, phase_of, routes)
 
 
@@ -222,9 +224,7 @@ def _by_issue(rows: Rows, steps: list[_Step], cuts: list[Cut], mine: Int32) -> t
     return cut_of, phase_of
 
 
-def _carry(
-    rows: Rows, mine: Int32, unknown: Bool, cut_of: Int32, phase_of: Int32
-) -> tuple[Int32, Int32]:
+def _carry(rows: Rows, mine: Int32, unknown: Bool, cut_of: Int32, phase_of: Int32) -> tuple[Int32, Int32]:
     """Give rows of unknown issue what the last known row before them on their stream has; the first ones none."""
     order = np.argsort(rows.place[mine], kind="stable")
     place = rows.place[mine][order]
@@ -259,7 +259,7 @@ def _by_device_time(
 
 
 def _beside(deps: Dependencies, steps: list[_Step], mine: Int32, cut_of: Int32, phase_of: Int32) -> None:
-    """Give rows on streams that have no marks the phase that they begin in, plans aside: branches, communication."""
+    """Give rows on streams without marks (branches, communication) the phase they begin in, plans aside."""
     timeline = deps.timeline
     marked = {item.stream for step in steps for item in step.phases}
     free = (phase_of < 0) & ~np.isin(timeline.stream[mine], np.array(sorted(marked), np.int32))

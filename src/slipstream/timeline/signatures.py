@@ -9,6 +9,7 @@ What is found so is inferred, and says by what.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +86,9 @@ def _replays(deps: Dependencies, mine: Int32) -> _Replays:
     key = table.graph[inside].astype(np.int64) << 32 | np.maximum(table.replay[inside], 0)
     order = np.argsort(key, kind="stable")
     inside, key = inside[order], key[order]
-    heads = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.empty(0, np.int64)
+    heads = (
+        np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.empty(0, np.int64)
+    )
     if not len(heads):
         empty = np.empty(0, np.int64)
         return _Replays(empty, empty, empty, empty)
@@ -122,7 +125,7 @@ def _families(deps: Dependencies, inside: Int64, heads: Int64) -> Int64:
 def _runs(family: Int64) -> list[_Run]:
     change = np.flatnonzero(family[1:] != family[:-1]) + 1
     bounds = [0, *change.tolist(), len(family)]
-    return [_Run(int(family[low]), low, high - 1) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [_Run(int(family[low]), low, high - 1) for low, high in itertools.pairwise(bounds)]
 
 
 def smallest_period(sequence: Int64) -> int:
@@ -137,7 +140,10 @@ def _roles(
     sequence: Int64, period: int, took: dict[int, int], replays: _Replays, runs: list[_Run]
 ) -> tuple[int, list[str]]:
     """Return where in the period a round begins, and the phase of each of its runs from there on."""
-    turn = [int(np.bincount(sequence[place::period] - sequence.min()).argmax() + sequence.min()) for place in range(period)]
+    turn = [
+        int(np.bincount(sequence[place::period] - sequence.min()).argmax() + sequence.min())
+        for place in range(period)
+    ]
     if period == 1:
         return 0, [markers.DECODE]
     if period > 3 or len(set(turn)) != period:
@@ -184,7 +190,11 @@ def _cuts_of_runs(
             cuts.append(Cut([], kind))
         name = roles[place]
         if not cuts[-1].phases or cuts[-1].phases[-1][0] != name or name != STEP:
-            facts = {"forwards": run.last - run.first + 1} if name == markers.DRAFT and run.last > run.first else {}
+            facts = (
+                {"forwards": run.last - run.first + 1}
+                if name == markers.DRAFT and run.last > run.first
+                else {}
+            )
             cuts[-1].phases.append((name, facts, None))
         owner[number], index_of[number] = len(cuts) - 1, len(cuts[-1].phases) - 1
     begins = replays.start_ns[[run.first for run in runs]]

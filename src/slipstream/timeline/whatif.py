@@ -105,7 +105,9 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         tuple(remarks),
         "",
     )
-    return WhatIf(**{**{name: getattr(result, name) for name in WhatIf.__dataclass_fields__}, "text": _text(result)})
+    return WhatIf(
+        **{**{name: getattr(result, name) for name in WhatIf.__dataclass_fields__}, "text": _text(result)}
+    )
 
 
 def _took(
