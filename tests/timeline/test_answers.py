@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from slipstream.timeline.analysis import Analysis, analyse
+from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.path import Piece
 from slipstream.timeline.quality import totals
 from slipstream.timeline.rounds import RoundKind, Route
@@ -69,6 +70,10 @@ def test_nine_answers_are_exact(ascend: bool) -> None:
         joined = [join for join in report.joins if analysis.timeline.name_of(join.row) == "join_attention"]
         assert [join.waited_ns for join in joined] == [40 * US]
         assert analysis.timeline.name_of(joined[0].branch) == "indexer"
+        assert joined[0].on_path
+        assert answers[6].values["branch"] in ("indexer", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
+        events = sum(ns for (kind, _), ns in report.rests_on.items() if kind == EdgeKind.EVENT)
+        assert events >= 40 * US  # the all-reduce, which main waits for by an event
         comm = [work for work in verify if work.stream == "comm"]
         total, hidden = covered(comm, [w for w in world.works if w.kind == 0 and w.rank == 0])
         assert answers[7].values["total_ns"] == total == 40 * US

@@ -65,11 +65,15 @@ def test_shares_by_label_come_with_the_most_exposed_first() -> None:
     start, end = made([(0, 10), (20, 10), (5, 10)])
     cover = union(*made([(0, 10), (22, 8)]))
     found = shares(start, end, np.array([0, 0, 1], np.int32), ["reduce", "gather"], cover)
-    assert [(item.what, item.exposed_ns, item.count) for item in found] == [("gather", 5, 1), ("reduce", 2, 2)]
+    assert [(item.what, item.exposed_ns, item.count) for item in found] == [
+        ("gather", 5, 1),
+        ("reduce", 2, 2),
+    ]
 
 
 def test_names_of_communication_without_sizes() -> None:
-    assert family("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)") == "ncclDevKernel_AllReduce"
+    nccl = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    assert family(nccl) == "ncclDevKernel_AllReduce"
     assert family("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)") == "ncclKernel_SendRecv"
     assert family("hcom_allReduce__586_0_1@1234") == "hcom_allReduce"
     assert family("void deep_ep::internode::dispatch<true, 4>(int)") == "deep_ep::internode::dispatch"

@@ -53,7 +53,9 @@ def test_marks_of_serving_stacks(text: str, phase: str, facts: dict[str, int]) -
     assert dict(marker.facts) == facts
 
 
-@pytest.mark.parametrize("text", ["aten::mm", "ProfilerStep#3", "step[IDLE]", "step[", "verify all", "schedule", ""])
+@pytest.mark.parametrize(
+    "text", ["aten::mm", "ProfilerStep#3", "step[IDLE]", "step[", "verify all", "schedule", ""]
+)
 def test_what_is_no_mark(text: str) -> None:
     assert read_marker(text) is None
 

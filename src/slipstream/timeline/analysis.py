@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.answers import Across, Answer, Facts, answer_all, late_by_round
+from slipstream.timeline.answers import Across, Answer, Facts, answer_all
 from slipstream.timeline.breakdown import Join, Stretch, communication, joins, stretches
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies, find_dependencies
@@ -120,7 +121,7 @@ def _report(
     path = critical_path(deps, item.start_ns, item.end_ns, before=before)
     parts = stretches(deps, rounds, item, path)
     comm = communication(deps, item)
-    joined = joins(deps, item.start_ns, item.end_ns, rank=item.rank)
+    joined = joins(deps, path, rank=item.rank)
     facts = Facts(deps, rounds, item, parts, comm, joined, across)
     idle = bubbles(deps, item.start_ns, item.end_ns, rank=item.rank, least_ns=1_000, most=KEPT)
     return RoundReport(
@@ -177,8 +178,23 @@ def _across(deps: Dependencies, rounds: Rounds) -> Across:
         {name: slope for name, pairs in by_rows.items() if (slope := _slope(pairs)) is not None},
         {key: (float(np.median(values)), len(values)) for key, values in spans.items()},
         peers,
-        late_by_round(deps, rounds),
+        _late_by_round(deps, rounds),
     )
+
+
+def _late_by_round(deps: Dependencies, rounds: Rounds) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return, by (round, rank), how long others stood in collectives for it, and it for others."""
+    table = deps.timeline
+    caused: Counter[tuple[int, int]] = Counter()
+    stood: Counter[tuple[int, int]] = Counter()
+    for members in deps.collectives:
+        last = int(members[0])
+        key = (int(rounds.round_of[last]), int(table.rank[last]))
+        for row in members[1:].tolist():
+            waited = int(deps.release_ns[row] - table.start_ns[row])
+            caused[key] += waited
+            stood[int(rounds.round_of[row]), int(table.rank[row])] += waited
+    return {key: (caused[key], stood[key]) for key in caused.keys() | stood.keys()}
 
 
 def _slope(pairs: Sequence[tuple[int, int]]) -> float | None:

@@ -19,7 +19,7 @@ from slipstream.timeline import markers
 from slipstream.timeline.breakdown import Join, Stretch, short_name
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies
-from slipstream.timeline.host import host_work
+from slipstream.timeline.host import host_work, main_thread
 from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.rounds import Phase, Round, RoundKind, Rounds, Route
 from slipstream.timeline.table import Kind, Source
@@ -201,13 +201,9 @@ def _q3(facts: Facts) -> Answer:
 
 def _host_between(facts: Facts, start_ns: int, end_ns: int) -> Counter[str]:
     """Return what the thread that launches did in a stretch."""
-    table = facts.deps.timeline
-    rows = np.concatenate([phase.rows for phase in facts.item.phases])
-    calls = table.launch[rows]
-    calls = calls[calls >= 0]
-    if not len(calls):
+    thread = main_thread(facts.deps, facts.item.rank)
+    if thread < 0:
         return Counter()
-    thread = int(np.bincount(table.stream[calls]).argmax())
     return host_work(facts.deps, thread, Intervals(np.array([start_ns]), np.array([end_ns])))
 
 
@@ -283,26 +279,32 @@ def _q6(facts: Facts) -> Answer:
         )
     deps = facts.deps
     table = deps.timeline
+    mine = [join for join in facts.joins if join.on_path]
+    if not mine:
+        text = f"{len(facts.joins)} joins, none on the path: no branch holds the round up"
+        return Answer(6, text, {"joins": len(facts.joins), "on_path": 0, "waited_ns": 0})
     by_branch: dict[tuple[str, str], list[int]] = {}
-    guessed = False
-    for join in facts.joins:
+    for join in mine:
         place = table.streams[deps.place[join.branch]].name
         waited = by_branch.setdefault((short_name(table.name_of(join.branch)), place), [0, 0])
         waited[0] += join.waited_ns
         waited[1] += 1
-        guessed |= join.confidence != Confidence.GIVEN
+    guessed = any(join.confidence != Confidence.GIVEN for join in mine)
     ordered = sorted(by_branch.items(), key=lambda item: -item[1][0])
     (name, place), (ns, count) = ordered[0]
     values: dict[str, Value] = {
         "joins": len(facts.joins),
-        "waited_ns": sum(join.waited_ns for join in facts.joins),
+        "on_path": len(mine),
+        "waited_ns": sum(join.waited_ns for join in mine),
         "branch": name,
         "branch_stream": place,
         "branch_waited_ns": ns,
         "branches": [f"{n} on {s}: {c} joins, {microseconds(w)}" for (n, s), (w, c) in ordered[:5]],
     }
-    text = f"{len(facts.joins)} joins; longest for {name} on {place}: {microseconds(ns)} in {count}"
-    return Answer(6, text, values, Source.INFERRED if guessed else Source.GIVEN)
+    text = f"{len(mine)} of {len(facts.joins)} joins are on the path; longest for {name} on {place}: "
+    return Answer(
+        6, f"{text}{microseconds(ns)} in {count}", values, Source.INFERRED if guessed else Source.GIVEN
+    )
 
 
 def _q7(facts: Facts) -> Answer:
@@ -387,19 +389,4 @@ def _q9(facts: Facts) -> Answer:
     return Answer(9, f"{text}; {memory}", values, facts.source)
 
 
-def late_by_round(deps: Dependencies, rounds: Rounds) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return, by (round, rank), how long others stood in collectives for it, and it for others."""
-    table = deps.timeline
-    caused: Counter[tuple[int, int]] = Counter()
-    stood: Counter[tuple[int, int]] = Counter()
-    for members in deps.collectives:
-        last = int(members[0])
-        key = (int(rounds.round_of[last]), int(table.rank[last]))
-        for row in members[1:].tolist():
-            waited = int(deps.release_ns[row] - table.start_ns[row])
-            caused[key] += waited
-            stood[int(rounds.round_of[row]), int(table.rank[row])] += waited
-    return {key: (caused[key], stood[key]) for key in caused.keys() | stood.keys()}
-
-
-__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "late_by_round", "microseconds"]
+__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "microseconds"]

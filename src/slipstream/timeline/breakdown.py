@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.edges import Dependencies
-from slipstream.timeline.host import BETWEEN, host_work
+from slipstream.timeline.host import BETWEEN, host_work, main_thread
 from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.rounds import Round, Rounds
@@ -29,6 +29,7 @@ class Stretch:
         delay_ns: launch latency, the stream's own, events'.
         unknown_ns: nothing known held it up.
         host: the host's time by its operations' names.
+        meanwhile: what the host did while nothing known held the path up.
     """
 
     label: str
@@ -38,6 +39,7 @@ class Stretch:
     delay_ns: int = 0
     unknown_ns: int = 0
     host: Counter[str] = field(default_factory=Counter)
+    meanwhile: Counter[str] = field(default_factory=Counter)
 
     @property
     def took_ns(self) -> int:
@@ -65,6 +67,11 @@ def stretches(deps: Dependencies, rounds: Rounds, item: Round, path: Path) -> li
         sums = np.bincount(path.piece[mine], took[mine], len(Piece)).astype(np.int64).tolist()
         stretch = Stretch(one if one == other else f"{one} → {other}", one != other, *sums)
         stretch.host = _host_names(deps, path, mine & (path.piece == Piece.HOST))
+        unknown = mine & (path.piece == Piece.UNKNOWN)
+        thread = main_thread(deps, item.rank) if unknown.any() else -1
+        if thread >= 0:
+            idle = Intervals(path.starts_ns[unknown], path.ends_ns[unknown])
+            stretch.meanwhile = host_work(deps, thread, idle)
         found.append(stretch)
     return found
 
@@ -136,6 +143,7 @@ class Join:
         waited_ns: how much later the branch was done: what the join would gain if it were faster.
         kind: the EdgeKind that the branch was waited for by.
         confidence: of that edge.
+        on_path: whether the path runs through what waited; only there it costs the round anything.
     """
 
     row: int
@@ -144,19 +152,21 @@ class Join:
     waited_ns: int
     kind: int
     confidence: int
+    on_path: bool
 
 
-def joins(deps: Dependencies, start_ns: int, end_ns: int, *, rank: int) -> list[Join]:
-    """Return the joins of a rank in a stretch of time, the longest wait first.
+def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
+    """Return the joins of a rank in the stretch of a path: those that the path runs through, then by their wait.
 
     Args:
         deps: rows and edges.
-        start_ns, end_ns: what waits begins its own work in here.
+        path: what waits begins its own work in the same stretch.
         rank: whose.
     """
+    on_path = set(path.through.tolist())
     table, edges = deps.timeline, deps.edges
     release = deps.release_ns[deps.joining]
-    inside = deps.joining[(release >= start_ns) & (release < end_ns)]
+    inside = deps.joining[(release >= path.start_ns) & (release < path.end_ns)]
     found: list[Join] = []
     for row in inside[table.rank[inside] == rank].tolist():
         latest: dict[int, int] = {}  # place -> its edge that was ready last
@@ -179,9 +189,10 @@ def joins(deps: Dependencies, start_ns: int, end_ns: int, *, rank: int) -> list[
                 int(deps.ready_ns[last] - deps.ready_ns[second]),
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
+                row in on_path,
             )
         )
-    return sorted(found, key=lambda join: -join.waited_ns)
+    return sorted(found, key=lambda join: (not join.on_path, -join.waited_ns))
 
 
 def work_behind(deps: Dependencies, row: int) -> int:

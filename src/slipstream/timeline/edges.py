@@ -60,7 +60,7 @@ class Dependencies:
             run on.
         collectives: the rows of each collective that was matched across ranks, the last to arrive first.
         notes: what was left out, and why.
-        threads: what `host.host_work` has found out about threads.
+        threads, main_threads: what `host` has found out about threads.
     """
 
     timeline: Timeline
@@ -72,6 +72,7 @@ class Dependencies:
     collectives: tuple[Int32, ...] = ()
     notes: tuple[Note, ...] = ()
     threads: dict[int, Any] = field(default_factory=dict, repr=False)
+    main_threads: dict[int, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -130,7 +131,7 @@ class Dependencies:
 
     @cached_property
     def chain(self) -> tuple[list[int], list[int], list[int]]:
-        """(binding edge, row that it waits for, its ready time) of each row, as lists: a walk takes them one by one."""
+        """(binding edge, the row it waits for, its ready time) of each row: lists, as a walk takes them singly."""
         bound = np.maximum(self.binding, 0)
         if not len(self.edges):
             count = len(self.timeline)

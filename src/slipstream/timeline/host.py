@@ -63,6 +63,20 @@ def innermost(timeline: Timeline, thread: int) -> Innermost:
     return Innermost(np.array(found[0], np.int64), np.array(found[1], np.int64), np.array(found[2], np.int32))
 
 
+def main_thread(deps: Dependencies, rank: int) -> int:
+    """Return the thread of a rank that launches most, else the one that does most; -1 without any."""
+    if rank not in deps.main_threads:
+        table = deps.timeline
+        threads = np.array(
+            [stream.rank == rank and stream.device is None for stream in table.streams], np.bool_
+        )
+        calls = table.stream[table.launch[table.launch >= 0]]
+        calls = calls[threads[calls]]
+        rows = calls if len(calls) else table.stream[threads[table.stream]]
+        deps.main_threads[rank] = int(np.bincount(rows).argmax()) if len(rows) else -1
+    return deps.main_threads[rank]
+
+
 def host_work(deps: Dependencies, thread: int, when: Intervals) -> Counter[str]:
     """Return what a thread did in a set of time: time by the name of the innermost operation.
 

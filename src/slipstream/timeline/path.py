@@ -40,6 +40,10 @@ _EXPLAINED_NS = 50_000
 #: Edges behind which a row begins at once, once nothing else holds it.
 _AT_ONCE = (int(EdgeKind.STREAM), int(EdgeKind.GRAPH), int(EdgeKind.EVENT), int(EdgeKind.EVENT_INFERRED))
 
+#: Records and waits that stand in a row on a stream are seen through, up to so many.
+_PASSES = 8
+_EVENTS = (int(EdgeKind.EVENT), int(EdgeKind.EVENT_INFERRED))
+
 #: The `edge` of a piece that no edge led to: the last one, and what is unknown.
 NO_EDGE = -1
 
@@ -57,6 +61,7 @@ class Path:
             row that came next; of a delay, that of the edge in which it lies. NO_EDGE without one.
         confidence: uint8 [K], of that edge.
         waited: int32 [K], of a delay the row waited for, -1 none.
+        through: int32 [R], every row that the path runs through, the last first: also those that took no time.
     """
 
     start_ns: int
@@ -68,6 +73,7 @@ class Path:
     edge: Int16
     confidence: UInt8
     waited: Int32
+    through: Int32
 
     def __len__(self) -> int:
         return len(self.row)
@@ -118,7 +124,7 @@ def critical_path(
         return walk.path(row, with_work=True)
     nothing = _Columns(start_ns, end_ns)
     nothing.one(start_ns, -1, Piece.UNKNOWN, NO_EDGE)
-    return nothing.path()
+    return nothing.path(np.empty(0, np.int32))
 
 
 def last_row(deps: Dependencies, start_ns: int, end_ns: int) -> int:
@@ -177,8 +183,7 @@ class _Walk:
         deps, table = self._deps, self._deps.timeline
         rows, edges = self.chain(row)
         src, dst = rows[1:], rows[:-1]
-        kind = deps.edges.kind[edges].astype(np.int16)
-        sure = deps.edges.confidence[edges]
+        kind, sure = self._by_events(dst, edges)
         own = deps.own_time[edges]
         # Back to where an edge let go, then back to where the work waited for began.
         until = np.where(own, deps.finish_ns[edges], deps.ready_ns[edges])
@@ -201,7 +206,23 @@ class _Walk:
             thread = int(table.start_ns[np.argmax(table.stream == table.stream[last])])
             columns.one(thread, last, Piece.HOST, int(EdgeKind.HOST))
         columns.one(self._start, last, Piece.UNKNOWN, NO_EDGE)
-        return columns.path()
+        return columns.path(rows.astype(np.int32))
+
+    def _by_events(self, dst: Int64, edges: Int64) -> tuple[Int16, UInt8]:
+        """Return the kind and confidence of each edge, seen through records and waits.
+
+        Work behind a record is on the path by the event, not by its place in front of the record.
+        """
+        kind = self._deps.edges.kind[edges].astype(np.int16)
+        sure = self._deps.edges.confidence[edges].copy()
+        passing = np.isin(self._deps.timeline.kind[dst], [Kind.RECORD, Kind.WAIT])
+        for _ in range(_PASSES):
+            by_event = np.isin(kind[:-1], _EVENTS) & passing[1:] & (kind[1:] == EdgeKind.STREAM)
+            if not by_event.any():
+                break
+            at = np.flatnonzero(by_event) + 1
+            kind[at], sure[at] = kind[at - 1], np.maximum(sure[at], sure[at - 1])
+        return kind, sure
 
 
 class _Columns:
@@ -238,7 +259,7 @@ class _Columns:
              mixed(src, nobody))
         )  # fmt: skip
 
-    def path(self) -> Path:
+    def path(self, through: Int32) -> Path:
         """Return the path: moments only fall, and pieces of no length are no pieces."""
         until, row, piece, edge, sure, waited = (
             np.concatenate(part) for part in zip(*self._parts, strict=True)
@@ -259,6 +280,7 @@ class _Columns:
             edge.astype(np.int16),
             sure[kept].astype(np.uint8),
             waited[kept].astype(np.int32),
+            through,
         )
 
 

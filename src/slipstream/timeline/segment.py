@@ -70,6 +70,8 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
         if phase.route is not None
     }
     stacks = sorted({item.marker.stack for item in marked})
+    if on_device and "Slipstream" in stacks:
+        stacks = ["Slipstream"]  # "draft" and "verify" are its names too
     found = sorted({phase.marker.phase for step in steps for phase in step.phases} - {""})
     where = "the device's streams" if on_device else "the host's threads"
     evidence = (
@@ -93,6 +95,9 @@ def _marked(timeline: Timeline, rank: int) -> tuple[list[_Marked], bool]:
         args = marks.args.get(index, {})
         said = {key: value for key, value in args.items() if isinstance(value, int)}
         facts = {**marker.facts, **{key: said[key] for key in _FACTS if key in said}}
+        if marker.phase == markers.DRAFT and "route" in args and "width" in facts:
+            # Ours: the first draft of a request comes from the extend before, each other from a forward.
+            facts["forwards"] = facts["width"] - 1
         route = Route(str(args["route"])) if args.get("route") in list(Route) else None
         item = _Marked(
             int(marks.start_ns[index]),
