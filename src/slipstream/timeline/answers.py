@@ -279,10 +279,12 @@ def _q6(facts: Facts) -> Answer:
         )
     deps = facts.deps
     table = deps.timeline
-    mine = [join for join in facts.joins if join.on_path]
+    beside = [join for join in facts.joins if join.side_by_side]
+    mine = [join for join in beside if join.on_path]
+    counts: dict[str, Value] = {"joins": len(facts.joins), "side_by_side": len(beside), "on_path": len(mine)}
     if not mine:
-        text = f"{len(facts.joins)} joins, none on the path: no branch holds the round up"
-        return Answer(6, text, {"joins": len(facts.joins), "on_path": 0, "waited_ns": 0})
+        text = f"none: {len(beside)} of {len(facts.joins)} joins are of branches side by side, none is on the path"
+        return Answer(6, text, {**counts, "waited_ns": 0})
     by_branch: dict[tuple[str, str], list[int]] = {}
     for join in mine:
         place = table.streams[deps.place[join.branch]].name
@@ -293,15 +295,14 @@ def _q6(facts: Facts) -> Answer:
     ordered = sorted(by_branch.items(), key=lambda item: -item[1][0])
     (name, place), (ns, count) = ordered[0]
     values: dict[str, Value] = {
-        "joins": len(facts.joins),
-        "on_path": len(mine),
+        **counts,
         "waited_ns": sum(join.waited_ns for join in mine),
         "branch": name,
         "branch_stream": place,
         "branch_waited_ns": ns,
         "branches": [f"{n} on {s}: {c} joins, {microseconds(w)}" for (n, s), (w, c) in ordered[:5]],
     }
-    text = f"{len(mine)} of {len(facts.joins)} joins are on the path; longest for {name} on {place}: "
+    text = f"{len(mine)} joins of branches side by side are on the path; longest for {name} on {place}: "
     return Answer(
         6, f"{text}{microseconds(ns)} in {count}", values, Source.INFERRED if guessed else Source.GIVEN
     )

@@ -132,6 +132,10 @@ def _host_names(deps: Dependencies, path: Path, which: Bool) -> Counter[str]:
     return found
 
 
+#: A branch is followed back over so many operations.
+_LONGEST_BRANCH = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """A place where an operation waited for more than one stream.
@@ -144,6 +148,7 @@ class Join:
         kind: the EdgeKind that the branch was waited for by.
         confidence: of that edge.
         on_path: whether the path runs through what waited; only there it costs the round anything.
+        side_by_side: whether the two ran beside each other; else the one merely followed the other.
     """
 
     row: int
@@ -153,10 +158,11 @@ class Join:
     kind: int
     confidence: int
     on_path: bool
+    side_by_side: bool
 
 
 def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
-    """Return the joins of a rank in the stretch of a path: those that the path runs through, then by their wait.
+    """Return the joins of a rank in the stretch of a path: of branches side by side first, then those on the path.
 
     Args:
         deps: rows and edges.
@@ -181,18 +187,31 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
         if len(ordered) < 2:
             continue
         last, second = ordered[:2]
+        branch = work_behind(deps, int(edges.src[last]))
+        other = work_behind(deps, int(edges.src[second]))
         found.append(
             Join(
                 row,
-                work_behind(deps, int(edges.src[last])),
-                work_behind(deps, int(edges.src[second])),
+                branch,
+                other,
                 int(deps.ready_ns[last] - deps.ready_ns[second]),
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
                 row in on_path,
+                _begun(deps, branch) < table.end_ns[other],
             )
         )
-    return sorted(found, key=lambda join: (not join.on_path, -join.waited_ns))
+    return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))
+
+
+def _begun(deps: Dependencies, row: int) -> int:
+    """Return when the branch that a row ends began: back along its stream as long as that held it up."""
+    for _ in range(_LONGEST_BRANCH):
+        edge = int(deps.binding[row])
+        if edge < 0 or deps.place[deps.edges.src[edge]] != deps.place[row]:
+            break
+        row = int(deps.edges.src[edge])
+    return int(deps.release_ns[row])
 
 
 def work_behind(deps: Dependencies, row: int) -> int:
