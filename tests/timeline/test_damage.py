@@ -63,7 +63,7 @@ def small_files(folder: Path) -> dict[str, bytes]:
     ]
     ours = write_chrome(folder / "ours.json", events)
     write_kineto(folder / "kineto.json", kineto_events(TASKS), distributedInfo={"rank": 1})
-    write_ascend(folder / "ascend", ascend_events(TASKS))
+    write_ascend(folder / "ascend", ascend_events(TASKS[:4]))
     return {
         "ours": ours.read_bytes(),
         "kineto": (folder / "kineto.json").read_bytes(),
@@ -89,7 +89,8 @@ def test_cut_at_every_byte(tmp_path: Path, kind: str) -> None:
         assert found == full[: len(found)] if kind != "ours" else set(found) <= set(full)
         assert any(note.what == "truncated" for note in line.notes)
         lengths.add(len(found))
-    assert lengths >= set(range(1, len(full)))
+    # An arrow of ours is two rows, a record and a wait: they come together.
+    assert lengths >= (set(range(1, len(full))) - {3} if kind == "ours" else set(range(1, len(full))))
 
 
 def test_gzip_cut_at_every_byte(tmp_path: Path) -> None:

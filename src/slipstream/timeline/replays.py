@@ -111,7 +111,7 @@ class _Finder:
             # Numbered by the launches' times, not by their rows.
             replay = _by_first(replay, self.start_ns[launches])
         else:
-            replay = self._nth_time(key, node)
+            replay = self._nth_time(key, rows, node)
             launches = None
         number = len(part.graphs)
         part.graphs.append(Graph(0, f"graph {key}", Source.GIVEN, count, edges))
@@ -126,30 +126,32 @@ class _Finder:
             return None
         return launches
 
-    def _nth_time(self, key: int, node: Int64) -> Int64:
+    def _nth_time(self, key: int, rows: Int64, node: Int64) -> Int64:
         """The how-manieth time each node is seen.
 
-        Where some are seen less often than others, a node seen again begins a replay.
+        A node that is seen less often than others was clipped somewhere: its times belong to the nearest replays.
         """
+        order = np.argsort(node, kind="stable")
         counts = np.bincount(node)
-        counts = counts[counts > 0]
-        if (counts == counts[0]).all():
-            order = np.argsort(node, kind="stable")
-            nth = np.empty(len(node), np.int64)
-            nth[order] = np.arange(len(node)) % counts[0]
+        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        nth = np.empty(len(node), np.int64)
+        nth[order] = np.arange(len(node)) - first[node[order]]
+        times = int(counts.max())
+        whole = counts[node] == times
+        if whole.all():
             return nth
         self.part.note(
             "clipped", 1, f"replays of graph {key} that are not whole: some operations are missing"
         )
-        replay, seen = np.empty(len(node), np.int64), set[int]()
-        current = 0
-        for place, number in enumerate(node.tolist()):
-            if number in seen:
-                current += 1
-                seen.clear()
-            seen.add(number)
-            replay[place] = current
-        return replay
+        start_ns, end_ns = self.start_ns[rows], self.part.columns["end_ns"][rows]
+        begin, end = np.full(times, np.iinfo(np.int64).max), np.full(times, np.iinfo(np.int64).min)
+        np.minimum.at(begin, nth[whole], start_ns[whole])
+        np.maximum.at(end, nth[whole], end_ns[whole])
+        at = start_ns[~whole]
+        before = np.clip(np.searchsorted(begin, at, side="right") - 1, 0, times - 1)
+        after = np.minimum(before + 1, times - 1)
+        nth[~whole] = np.where(np.abs(begin[after] - at) < np.maximum(at - end[before], 0), after, before)
+        return nth
 
     # Graphs known by their sequences.
 
@@ -200,8 +202,8 @@ class _Finder:
 
 def _distinct(launches: Int64, node: Int64) -> bool:
     """Whether no node is seen twice under one launch."""
-    pairs = np.stack([launches, node], axis=1)
-    return len(np.unique(pairs, axis=0)) == len(pairs)
+    pairs = np.sort(launches * (int(node.max(initial=0)) + 1) + node)
+    return not bool((np.diff(pairs) == 0).any())
 
 
 def _by_first(group: Int64, times: Int64) -> Int64:

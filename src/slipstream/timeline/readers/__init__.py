@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -52,10 +54,11 @@ def open_timeline(
     found = find_traces(path)
     beside = read_sides(sides)
     parts = []
-    for number, each in enumerate(found):
-        parts.append(_read(each, rules or Rules(), beside))
-        if progress is not None:
-            progress(number + 1, len(found))
+    with _without_collector():
+        for number, each in enumerate(found):
+            parts.append(_read(each, rules or Rules(), beside))
+            if progress is not None:
+                progress(number + 1, len(found))
     notes = _settle_ranks(parts)
     if not any(part.read - sum(part.dropped.values()) > 0 or part.vendor for part in parts):
         raise TraceError(
@@ -66,6 +69,18 @@ def open_timeline(
         why = "no operation of a device is in this trace: nothing can be said of streams or graphs"
         line = replace(line, notes=(*line.notes, Note("missing", 1, why)))
     return line
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Events by the million hold no cycles: looking for some among them would take as long as reading them."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _read(found: Found, rules: Rules, beside: Sides) -> Part:

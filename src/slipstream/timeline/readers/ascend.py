@@ -52,9 +52,10 @@ def task_kind(task_type: str, name: str) -> Kind:
             return Kind.WAIT
     if _STEP.match(task_type) or _BOOKKEEPING.match(task_type) or _BOOKKEEPING.match(name):
         return Kind.SUBTASK
-    if _COPY.match(name) or _COPY.match(task_type):
-        return Kind.COPY
-    return Kind.SET if _SET.match(name) else Kind.KERNEL
+    # A set may be done by the engine that copies.
+    if _SET.match(name) or _SET.match(task_type):
+        return Kind.SET
+    return Kind.COPY if _COPY.match(name) or _COPY.match(task_type) else Kind.KERNEL
 
 
 def is_step(task_type: str) -> bool:

@@ -36,6 +36,9 @@ _MAGIC: Final = b"SQLite format 3\0"
 _PYTHON_FUNCTION: Final = 50003
 _MSTX: Final = 50004
 _BATCH: Final = 1 << 16
+_TASK: Final = (
+    "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId", "modelId",
+)  # fmt: skip
 #: The columns in the making. frame: of a task that is only the outside of another; task: what both are.
 _COLUMNS: Final = (
     "start_ns", "end_ns", "name", "stream", "kind", "correlation", "step", "task", "frame", GRAPH_KEY, NODE_KEY,
@@ -163,11 +166,16 @@ class _Reader:
         self.part.read += count
 
     def _timed(self, batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows that begin and end at some time."""
-        good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
-        self.part.read += len(batch) - len(good)
-        self.part.drop("time", len(batch) - len(good))
-        return good
+        """The columns of the rows that begin and end at some time; the first two are start and end."""
+        columns = list(zip(*batch, strict=True))
+        try:
+            np.array(columns[0], np.int64), np.array(columns[1], np.int64)
+        except (TypeError, ValueError, OverflowError):
+            good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
+            self.part.read += len(batch) - len(good)
+            self.part.drop("time", len(batch) - len(good))
+            columns = list(zip(*good, strict=True)) or [()] * len(columns)
+        return columns
 
     # The device.
 
@@ -177,49 +185,41 @@ class _Reader:
         steps: dict[int, tuple[int, int]] = {}
         for batch in self.database.batches("COMPUTE_TASK_INFO", ("globalTaskId", "name")):
             names.update(batch)
-        for batch in self.database.batches(
-            "COMMUNICATION_TASK_INFO", ("globalTaskId", "name", "opId", "size")
-        ):
+        wanted = ("globalTaskId", "name", "opId", "size")
+        for batch in self.database.batches("COMMUNICATION_TASK_INFO", wanted):
             steps.update((task, (operation, size)) for task, _, operation, size in batch)
             names.update((task, name) for task, name, _, _ in batch if task not in names)
         for batch in self.database.batches("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name")):
             names.update(batch)
-        self.step_of = {}
-        kinds: dict[tuple[Any, Any], tuple[int, int, bool]] = {}
-        wanted = (
-            "startNs",
-            "endNs",
-            "deviceId",
-            "connectionId",
-            "globalTaskId",
-            "taskType",
-            "streamId",
-            "taskId",
-            "modelId",
-        )
-        for batch in self.database.batches("TASK", wanted):
-            batch = self._timed(batch)
-            made = []
+        self.step_of: dict[int, tuple[int, int]] = {}
+        codes, known = Pool(), list[tuple[int, int, bool]]()
+        for batch in self.database.batches("TASK", _TASK):
+            start, end, device, connection, tasks, task_types, streams, numbers, models = self._timed(batch)
+            pairs = zip(task_types, map(names.get, tasks), strict=True)
+            code = np.array([codes[pair] for pair in pairs], np.int64)
+            known += [self._kind_of(*pair) for pair in list(codes)[len(known) :]]
+            named = np.array(known, np.int64).reshape(-1, 3)[code]
             # A task that no table describes is the frame of one that is described, if there is such.
-            undescribed = [bool(names) and row[4] not in names for row in batch]
-            for number, (_, _, device, _, task, task_type, stream, _, _) in enumerate(batch):
-                key = (task_type, names.get(task))
-                if key not in kinds:
-                    kinds[key] = self._kind_of(*key)
-                name, kind, is_part = kinds[key]
-                if task in steps:
-                    self.step_of[self.rows + number] = steps[task]
-                    kind, is_part = Kind.SUBTASK, True
-                made.append((name, kind, is_part, self.streams[device, stream]))
-            table = _integers(batch, (0, 1, 3, 6, 7, 8))
-            named = np.array(made, np.int64).reshape(-1, 4)
-            model = np.where((table[:, 5] == NOTHING) | (table[:, 5] < 0), -1, table[:, 5])
+            described = bool(names)
+            frame = np.array([described and task not in names for task in tasks], np.int64)
+            if steps:
+                self._mark_steps(tasks, steps, named)
+            stream, model = _integers(streams), _integers(models)
+            task = (stream << 32) | (_integers(numbers) & 0xFFFFFFFF)
+            model[(model == NOTHING) | (model < 0)] = -1
             self._add(
-                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2], name=named[:, 0],
-                kind=named[:, 1], step=named[:, 2], stream=named[:, 3],
-                task=(table[:, 3] << 32) | (table[:, 4] & 0xFFFFFFFF), frame=np.array(undescribed, np.int64),
-                **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, (table[:, 3] << 32) | table[:, 4])},
+                len(tasks), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
+                name=named[:, 0], kind=named[:, 1], step=named[:, 2], task=task, frame=frame,
+                stream=[self.streams[pair] for pair in zip(device, streams, strict=True)],
+                **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, task)},
             )  # fmt: skip
+
+    def _mark_steps(self, tasks: tuple[Any, ...], steps: dict[int, tuple[int, int]], named: Int64) -> None:
+        """Tasks that a collective consists of."""
+        for number, task in enumerate(tasks):
+            if task in steps:
+                self.step_of[self.rows + number] = steps[task]
+                named[number, 1:] = Kind.SUBTASK, True
 
     def _kind_of(self, task_type: Any, name: Any) -> tuple[int, int, bool]:
         kind_text = self._text(task_type)
@@ -233,20 +233,19 @@ class _Reader:
         wanted = ("startNs", "endNs", "opName", "connectionId", "groupName", "opId", "dataType", "count")
         self.collective_facts: list[tuple[int, int, int, int]] = []
         for batch in self.database.batches("COMMUNICATION_OP", wanted):
-            batch = self._timed(batch)
-            for number, (_, _, name, _, group, operation, data_type, count) in enumerate(batch):
-                row = self.rows + number
+            start, end, names, connection, group_names, operations, data_types, counts = self._timed(batch)
+            facts = zip(names, group_names, operations, data_types, counts, strict=True)
+            for row, (name, group, operation, data_type, count) in enumerate(facts, self.rows):
                 found[operation] = row
                 match = _COLLECTIVE.search(self._text(name))
                 size = _BYTES.get(types.get(data_type, ""), -1)
                 moved = int(count) * size if size > 0 and isinstance(count, int | float) else -1
                 sequence = int(match.group(1)) if match else -1
                 self.collective_facts.append((row, groups[Group(self._text(group))], sequence, moved))
-            table = _integers(batch, (0, 1, 3))
             self._add(
-                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2],
-                name=[self.names[self._text(row[2])] for row in batch], kind=np.full(len(batch), Kind.COMM),
-                step=np.zeros(len(batch)), stream=np.full(len(batch), self.streams["communication", 0]),
+                len(names), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
+                name=[self.names[self._text(name)] for name in names], kind=np.full(len(names), Kind.COMM),
+                step=np.zeros(len(names)), stream=np.full(len(names), self.streams["communication", 0]),
             )  # fmt: skip
         part.groups = list(groups)
         return found
@@ -254,21 +253,18 @@ class _Reader:
     # The host.
 
     def _calls(self) -> None:
-        kinds: dict[int, tuple[int, int]] = {}
-        for batch in self.database.batches(
-            "CANN_API", ("startNs", "endNs", "name", "globalTid", "connectionId")
-        ):
-            batch = self._timed(batch)
-            for row in batch:
-                if row[2] not in kinds:
-                    text = self._text(row[2])
-                    kinds[row[2]] = (self.names[text], call_kind(text))
-            table = _integers(batch, (0, 1, 4))
-            named = np.array([kinds[row[2]] for row in batch], np.int64).reshape(-1, 2)
-            threads = [self.streams["thread", (row[3] or 0) & 0xFFFFFFFF] for row in batch]
+        kinds: dict[Any, tuple[int, int]] = {}
+        wanted = ("startNs", "endNs", "name", "globalTid", "connectionId")
+        for batch in self.database.batches("CANN_API", wanted):
+            start, end, names, threads, connection = self._timed(batch)
+            for name in set(names) - kinds.keys():
+                text = self._text(name)
+                kinds[name] = (self.names[text], call_kind(text))
+            named = np.array([kinds[name] for name in names], np.int64).reshape(-1, 2)
             self._add(
-                len(batch), start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2], name=named[:, 0],
-                kind=named[:, 1], step=np.zeros(len(batch)), stream=threads,
+                len(names), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
+                name=named[:, 0], kind=named[:, 1], step=np.zeros(len(names)),
+                stream=[self.streams["thread", (thread or 0) & 0xFFFFFFFF] for thread in threads],
             )  # fmt: skip
 
     def _operators(self) -> None:
@@ -351,8 +347,7 @@ class _Reader:
             start_ns, end_ns = marks[:, 0], marks[:, 1]
             part.marks = Marks(start_ns, end_ns, marks[:, 2].astype(np.int32), marks[:, 3].astype(np.int32))
         before = len(part)
-        place = np.arange(before)
-        columns["row"] = place
+        columns["row"] = np.arange(before)
         check_times(part)
         self._settle(before)
 
@@ -384,14 +379,12 @@ class _Reader:
                 parent[row] = found if parent[found] < 0 else parent[found]
 
 
-def _integers(batch: list[tuple[Any, ...]], places: tuple[int, ...]) -> Int64:
-    """int64 [rows, places]; NULL is -1."""
+def _integers(values: tuple[Any, ...]) -> Int64:
+    """int64 [rows]; NULL is -1."""
     try:
-        return np.array([[row[place] for place in places] for row in batch], np.int64).reshape(
-            -1, len(places)
-        )
+        return np.array(values, np.int64)
     except (TypeError, ValueError, OverflowError):
-        return np.array([[_whole(row[place]) for place in places] for row in batch], np.int64)
+        return np.array([_whole(value) for value in values], np.int64)
 
 
 def _whole(value: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
 from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
 
 #: Categories that are a device's, and what they are.
@@ -49,6 +50,12 @@ _SIZES: Final = {
 }  # fmt: skip
 
 
+#: The columns in the making.
+_COLUMNS: Final = (
+    "start_ns", "end_ns", "name", "stream", "correlation", "bytes", "category", GRAPH_KEY, NODE_KEY,
+)  # fmt: skip
+
+
 class _Header(msgspec.Struct):
     rank: Any = None
     world_size: Any = None
@@ -74,10 +81,7 @@ class _Reader:
         self.ids = Numbers()
         self.thread_names: dict[Any, str] = {}
         self.details: list[tuple[int, KinetoArgs]] = []
-        self.columns: dict[str, list[Any]] = {
-            key: []
-            for key in ("start_ns", "end_ns", "name", "stream", "kind", "correlation", "bytes", "category")
-        }
+        self.columns: dict[str, list[Any]] = {key: [] for key in _COLUMNS}
         self.marks: list[list[Any]] = [[], [], [], []]
         self.rows = 0
 
@@ -144,14 +148,17 @@ class _Reader:
         columns["category"].append(category)
         args = [event.args or _NO_ARGS for event in events]
         columns["correlation"].append(self.ids([each.correlation for each in args]))
-        if host_side:
-            columns["bytes"].append(np.full(len(events), -1))
-        else:
-            columns["bytes"].append(self.ids([each.bytes for each in args]))
+        graphs = not host_side and any(each.graph_id for each in args)
+        for key, of_device, ids in (
+            ("bytes", not host_side, "bytes"), (GRAPH_KEY, graphs, "graph_id"), (NODE_KEY, graphs, "node_id"),
+        ):  # fmt: skip
+            found = self.ids([getattr(each, ids) for each in args]) if of_device else np.full(len(events), -1)
+            columns[key].append(found)
+        if not host_side:
             self.details += [
                 (self.rows + number, each)
                 for number, each in enumerate(args)
-                if each.collective is not None or each.sync_kind is not None or each.graph_id
+                if each.collective is not None or each.sync_kind is not None
             ]
         self.rows += len(events)
 
@@ -213,6 +220,10 @@ class _Reader:
         self.columns.clear()
         self._streams(joined)
         category = joined.pop("category")
+        # 0 is no graph.
+        joined[GRAPH_KEY][joined[GRAPH_KEY] == 0] = -1
+        if not (joined[GRAPH_KEY] >= 0).any():
+            del joined[GRAPH_KEY], joined[NODE_KEY]
         joined["kind"] = self._kinds(joined["name"], category)
         part.columns = joined
         part.details = {row: {"": args} for row, args in self.details}  # replaced below
@@ -268,12 +279,10 @@ class _Reader:
         return devices[self.part.columns["stream"]] if len(self.part) else np.empty(0, np.bool_)
 
     def _arguments(self, raw: dict[int, KinetoArgs]) -> None:
-        """Collectives' arguments and graphs' node ids, where the trace has them."""
+        """Collectives' arguments, where the trace has them."""
         part = self.part
         groups = Pool()
         for row, args in raw.items():
-            if args.graph_id:
-                part.details[row] = {"graph id": args.graph_id, "graph node id": args.node_id}
             if args.collective is None:
                 continue
             part.column("kind")[row] = Kind.COMM
@@ -283,7 +292,7 @@ class _Reader:
             if isinstance(args.sequence, int):
                 part.column("sequence")[row] = self.ids.one(args.sequence)
             part.column("bytes")[row] = _message_bytes(args)
-            part.details[row] = part.details.get(row, {}) | _said(args)
+            part.details[row] = _said(args)
         part.groups = list(groups)
 
     def _syncs(self, raw: dict[int, KinetoArgs]) -> None:

@@ -105,6 +105,8 @@ def _cuda(path: Path, data: bytes) -> list[Topology]:
         if text.startswith(b"[")
         else [msgspec.json.decode(data, type=_CudaGraph)]
     )
+    if not graphs:
+        raise ValueError("it is empty")
     return [
         Topology(
             graph.exec_graph_id,
