@@ -63,7 +63,8 @@ def graph_edges(rows: Rows) -> EdgeList:
     for number, graph in enumerate(timeline.graphs):
         if graph.edges is None or not len(graph.edges):
             continue
-        inside = np.flatnonzero((timeline.graph == number) & rows.queued & (timeline.node >= 0))
+        inside = np.flatnonzero((timeline.graph == number) & rows.queued)
+        inside = inside[(timeline.node[inside] >= 0) & (timeline.replay[inside] >= 0)]
         if not len(inside):
             continue
         nodes = int(max(timeline.node[inside].max(), graph.edges.max())) + 1
