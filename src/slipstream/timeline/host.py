@@ -39,28 +39,31 @@ def innermost(timeline: Timeline, thread: int) -> Innermost:
     rows = np.flatnonzero(timeline.stream == thread)
     starts, ends = timeline.start_ns[rows].tolist(), timeline.end_ns[rows].tolist()
     names = timeline.name[rows].tolist()
-    found: tuple[list[int], list[int], list[int]] = ([], [], [])
+    cut_starts: list[int] = []
+    cut_ends: list[int] = []
+    cut_names: list[int] = []
     stack: list[tuple[int, int]] = []  # (end, name)
     now = starts[0] if starts else 0
-
-    def until(moment: int, name: int) -> None:
-        nonlocal now
-        if moment > now:
-            found[0].append(now)
-            found[1].append(moment)
-            found[2].append(name)
-            now = moment
-
-    for begin, end, name in zip(starts, ends, names, strict=True):
-        while stack and stack[-1][0] <= begin:
-            until(*stack.pop())
-        if stack:
-            until(begin, stack[-1][1])
-        now = max(now, begin)
+    # A last one that begins when all have ended closes what is open.
+    last = max(ends, default=0)
+    for begin, end, name in zip([*starts, last], [*ends, last], [*names, -1], strict=True):
+        while stack:
+            outer_end, outer = stack[-1]
+            until = min(outer_end, begin)
+            if until > now:
+                cut_starts.append(now)
+                cut_ends.append(until)
+                cut_names.append(outer)
+                now = until
+            if outer_end > begin:
+                break
+            stack.pop()
+        if begin > now:
+            now = begin
         stack.append((end, name))
-    while stack:
-        until(*stack.pop())
-    return Innermost(np.array(found[0], np.int64), np.array(found[1], np.int64), np.array(found[2], np.int32))
+    return Innermost(
+        np.array(cut_starts, np.int64), np.array(cut_ends, np.int64), np.array(cut_names, np.int32)
+    )
 
 
 def main_thread(deps: Dependencies, rank: int) -> int:

@@ -230,7 +230,7 @@ def _with_rows(
         number_of[index] = number
         mine, which = rows[bounds[index] : bounds[index + 1]], in_phase[bounds[index] : bounds[index + 1]]
         last = number + 1 == len(kept)
-        end = int(table.end_ns[mine].max()) if last else int(starts[number + 1])
+        end = max(int(starts[number]), int(table.end_ns[mine].max())) if last else int(starts[number + 1])
         cut = cuts.cuts[index]
         phases, places = _phases(deps, cut, mine, which, routes.get(index, {}))
         phase_of[mine] = places[which]
