@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -276,3 +277,23 @@ def test_annotations_among_ascend_operators(tmp_path: Path) -> None:
         "aten::mm",
         "aclnnMuls",
     }
+
+
+def test_a_dump_of_a_graph_is_no_trace(tmp_path: Path) -> None:
+    task = {"name": "k", "pid": "7 aclGraph", "tid": "stream1", "ts": 0, "dur": 9.5, "ph": "X"}
+    dump = json.dumps([task | {"args": {"Model Id": 1, "Stream Id": 1, "Task Id": 0}}])
+    (tmp_path / "graph.json").write_text(dump)
+    with pytest.raises(TraceError, match="dump of a graph"):
+        open_timeline(tmp_path / "graph.json")
+    rank_file(tmp_path / "rank0.json", 0)
+    assert len(open_timeline(tmp_path).sources) == 1
+
+
+def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
+    rank_file(tmp_path / "a.json", 0)
+    rank_file(tmp_path / "b.json.gz", 1)
+    told: list[tuple[int, int]] = []
+    open_timeline(tmp_path, progress=lambda done, total: told.append((done, total)))
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert told[-1] == (total, total)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)

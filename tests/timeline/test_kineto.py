@@ -112,12 +112,22 @@ def test_times_that_cannot_be_meant_are_marked(tmp_path: Path, changes: Any, wha
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"name": None}, {"name": 7}, {"pid": "x", "tid": [1]}, {"args": {"stream": "seven"}}, {"args": None}],
+    ("changes", "kept"),
+    [
+        ({"name": None}, 1),
+        ({"name": 7}, 1),
+        ({"pid": "x", "tid": 1.5}, 1),
+        ({"args": {"stream": "seven"}}, 1),
+        ({"args": None}, 1),
+        ({"tid": [1]}, 0),
+        ({"args": {"stream": {"a": 1}, "device": []}}, 0),
+        ({"args": 3}, 0),
+    ],
 )
-def test_fields_of_any_type_do_not_matter(tmp_path: Path, changes: Any) -> None:
+def test_fields_of_any_type_cost_no_more_than_their_event(tmp_path: Path, changes: Any, kept: int) -> None:
     line = open_timeline(write_kineto(tmp_path / "t.json", [*kineto_events(TASKS), odd_event(**changes)]))
-    assert sum(source.read for source in line.sources) == len(kineto_events(TASKS)) + 1
+    assert int(line.on_device.sum()) == 3 + kept
+    assert sum(note.count for note in line.notes if note.what == "dropped") == 1 - kept
 
 
 def test_events_out_of_order_are_sorted(tmp_path: Path) -> None:
@@ -235,3 +245,15 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
     with pytest.raises(TraceError, match=r"trace|events") as caught:
         open_timeline(path)
     assert "\n" not in str(caught.value)
+
+
+def test_categories_that_are_not_known(tmp_path: Path) -> None:
+    device = odd_event(cat="npu_kernel", ts=40.0)
+    call = odd_event(
+        cat="privateuse1_runtime", name="launch", ts=5.0, args={"correlation": 77, "stream": 1, "device": 0}
+    )
+    other = odd_event(cat="memo", name="memo", ts=41.0, args={})
+    line = open_timeline(write_kineto(tmp_path / "t.json", [*kineto_events(TASKS), device, call, other]))
+    kinds = {line.name_of(row): (bool(line.on_device[row]), Kind(line.kind[row])) for row in range(len(line))}
+    assert kinds["odd"] == (True, Kind.KERNEL)
+    assert kinds["launch"] == kinds["memo"] == (False, Kind.HOST)

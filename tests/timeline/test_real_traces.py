@@ -212,6 +212,14 @@ def test_ascend_tables_of_four_ranks() -> None:
     ours = (line.rank == 0) & (line.kind == Kind.KERNEL)
     assert busy_ns(line, ours) == pytest.approx(line.vendor[0].totals["Computing"], abs=100)
     assert len([note for note in line.notes if note.what == "missing"]) == 4
+    # Group and number of a collective are the same on all its ranks.
+    ranks = {group.name: group.ranks for group in line.groups}
+    assert ranks["hcom 3985310405473756128"] == (0, 2)
+    assert ranks["hcom 3985310499963036764"] == (1, 3)
+    assert ranks["hcom 5862276093215481612"] == (0, 1, 2, 3)
+    rows = np.flatnonzero(line.kind == Kind.COMM)
+    keys = list(zip(line.group[rows].tolist(), line.sequence[rows].tolist(), strict=True))
+    assert all(keys.count(key) == len(line.groups[key[0]].ranks) for key in keys)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")

@@ -21,8 +21,11 @@ def number_collectives(line: Timeline) -> Timeline:
     Within a group the n-th collective of a kind on each rank is taken for the same one, but only where all ranks
     have equally many; else the numbers stay unknown and a note says so.
     """
+    if len(line.ranks) < 2:
+        return line
+    line = _members(line)
     rows = np.flatnonzero((line.kind == Kind.COMM) & (line.sequence < 0))
-    if len(line.ranks) < 2 or not len(rows):
+    if not len(rows):
         return line
     kinds = [_VARIES.sub("", name) for name in line.names]
     lists: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -54,3 +57,13 @@ def number_collectives(line: Timeline) -> Timeline:
         why = "communication that is not matched across ranks, as the ranks have different numbers of it: "
         notes.append(Note("unresolved", unknown.total(), why + ", ".join(sorted(unknown)[:3])))
     return replace(line, sequence=sequence, group=group, groups=tuple(groups), notes=tuple(notes))
+
+
+def _members(line: Timeline) -> Timeline:
+    """A group whose ranks the trace does not name has those that took part in it."""
+    groups = list(line.groups)
+    for number, group in enumerate(groups):
+        if not group.ranks:
+            found = np.unique(line.rank[line.group == number])
+            groups[number] = replace(group, ranks=tuple(found.tolist()))
+    return replace(line, groups=tuple(groups))

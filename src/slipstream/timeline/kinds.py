@@ -159,7 +159,7 @@ def apply_rules(part: Part, rules: Rules) -> None:
     used = np.zeros(len(part.names), np.bool_)
     used[names[device]] = True
     _by_name(part, RULES, used, device & (kind == Kind.KERNEL), Source.RULE)
-    _by_name(part, rules.own, used, device, Source.RULE)
+    _by_name(part, rules.own, used, device & (kind != Kind.SUBTASK), Source.RULE)
     _by_stream(part, dict(rules.roles), device)
     part.columns["kind"], part.columns["kind_source"] = kind, source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -269,6 +270,11 @@ def nanoseconds(times_us: list[Any]) -> tuple[Int64, Any]:
         bad = ~(np.abs(values) < 9e15)
         fraction, whole = np.modf(np.where(bad, 0.0, values))
         return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), bad
+    if all(isinstance(value, str) and value[-4:-3] == "." for value in times_us):
+        # As Ascend writes them: without the point they are nanoseconds.
+        with suppress(ValueError, OverflowError):
+            values = np.array([int(value.replace(".", "", 1)) for value in times_us], np.int64)
+            return values, np.zeros(len(values), np.bool_)
     exact = [_exact(value) for value in times_us]
     bad = np.array([value is None for value in exact], np.bool_)
     return np.array([value or 0 for value in exact], np.int64), bad

@@ -24,7 +24,7 @@ from slipstream.timeline.readers.sides import Sides, read_sides
 from slipstream.timeline.replays import find_replays
 from slipstream.timeline.table import Note, Timeline
 
-#: Called with how many of the files have been read, and of how many.
+#: Called with how many bytes of the files have been read, and of how many.
 Progress = Callable[[int, int], None]
 
 _RANK: Final = re.compile(r"(?i)rank[_\-. ]?(\d{1,6})|worker[_\-. ]?(\d{1,6})")
@@ -45,7 +45,7 @@ def open_timeline(
         path: a profiler's file, an Ascend profile's folder, or a folder of ranks.
         sides: topologies of graphs, and tokens of rounds; see `readers.sides`.
         rules: a user's; see `kinds`.
-        progress: is told after each file.
+        progress: is told while files are read.
 
     Raises:
         TraceError: there is no trace, none of it can be read, or two files claim one rank.
@@ -55,10 +55,10 @@ def open_timeline(
     beside = read_sides(sides)
     parts = []
     with _without_collector():
-        for number, each in enumerate(found):
-            parts.append(_read(each, rules or Rules(), beside))
-            if progress is not None:
-                progress(number + 1, len(found))
+        meter = _Meter(found, progress)
+        for each in found:
+            parts.append(_read(each, rules or Rules(), beside, meter))
+            meter.end(each)
     notes = _settle_ranks(parts)
     if not any(part.read - sum(part.dropped.values()) > 0 or part.vendor for part in parts):
         raise TraceError(
@@ -83,18 +83,44 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _read(found: Found, rules: Rules, beside: Sides) -> Part:
+class _Meter:
+    """Adds up what has been read, and tells.
+
+    Args:
+        found: the files.
+        progress: whom to tell, or None.
+    """
+
+    def __init__(self, found: Sequence[Found], progress: Progress | None) -> None:
+        self.sizes = {each.path: each.path.stat().st_size if each.path.is_file() else 0 for each in found}
+        self.total = sum(self.sizes.values())
+        self.progress = progress
+        self.before = self.within = 0
+
+    def __call__(self, count: int) -> None:
+        self.within += count
+        if self.progress is not None:
+            self.progress(self.before + self.within, self.total)
+
+    def end(self, found: Found) -> None:
+        """A file is read, whatever its reader told."""
+        self.before += self.sizes[found.path]
+        self.within = 0
+        self(0)
+
+
+def _read(found: Found, rules: Rules, beside: Sides, meter: _Meter) -> Part:
     match found.kind:
         case "ascend db":
             part = read_database(found.path)
         case "ascend text":
-            part = read_trace_view(found.path)
+            part = read_trace_view(found.path, meter)
         case "ascend folder":
             part = read_tables(found.path)
         case "slipstream":
-            part = read_ours(found.path)
+            part = read_ours(found.path, meter)
         case _:
-            part = read_kineto(found.path)
+            part = read_kineto(found.path, meter)
     if found.folder is not None and (found.folder / "analysis.db").is_file() and not part.vendor:
         read_totals(part, found.folder / "analysis.db")
     if part.format != "slipstream":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from slipstream.errors import TraceError
@@ -203,10 +205,26 @@ def whole(value: Any) -> int:
     return number if 0 <= number < 1 << 31 or number == NOTHING else -1
 
 
-def group_of(name: str, lane: str) -> Group:
-    """The group of a collective: by its name, which is the same on all ranks, else by its lane."""
+def group_of(name: str, lane: str, hashes: Mapping[str, str]) -> Group:
+    """The group of a collective, the same on all ranks.
+
+    Args:
+        name: of the collective; it ends its group's hash in three digits.
+        lane: where the timeline shows it, for names that say nothing.
+        hashes: from `group_hashes`.
+    """
     match = COLLECTIVE.match(name)
     if match:
-        return Group(f"hcom {match.group(1)}")
+        return Group(f"hcom {hashes.get(name, match.group(1))}")
     shown = _GROUP_LANE.match(lane)
     return Group(shown.group(1) if shown else lane)
+
+
+def group_hashes(folder: Path) -> dict[str, str]:
+    """The whole hash of each collective's group, from `communication.json`; {} where there is none."""
+    try:
+        steps = msgspec.json.decode((folder / "communication.json").read_bytes())
+        names = [name for kinds in steps.values() for found in kinds.values() for name in found]
+    except (OSError, msgspec.DecodeError, AttributeError, TypeError):
+        return {}
+    return {name: group for name, _, group in (each.partition("@") for each in names) if group}

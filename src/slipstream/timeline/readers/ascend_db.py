@@ -123,7 +123,8 @@ def _opened(path: Path) -> Iterator[_Database]:
                 f"{path} is locked: another program writes to it. Close that, or copy the file and read the copy."
             ) from error
         raise TraceError(f"cannot read the database {path}: {error}") from error
-    except (sqlite3.DatabaseError, OverflowError) as error:
+    except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
+        # The last: sqlite3 cannot even say what is wrong, as its message quotes what is damaged.
         raise TraceError(f"{path} is damaged, or no database of SQLite: {error}") from error
 
 
@@ -396,6 +397,4 @@ def _stream(first: Any, second: Any) -> Stream:
         return Stream(0, None, f"thread {second}", second, Role.HOST)
     if first == "communication":
         return Stream(0, 0, "communication", -1, Role.COMM)
-    return Stream(
-        0, first if isinstance(first, int) else 0, f"stream {second}", second if second is not None else -1
-    )
+    return Stream(0, _whole(first) if first else 0, f"stream {second}", _whole(second))

@@ -13,6 +13,7 @@ from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
 from slipstream.timeline.readers.ascend import (
     COLLECTIVE,
     NOTHING,
+    group_hashes,
     group_of,
     rank_of,
     read_csv,
@@ -51,7 +52,7 @@ def _kernels(part: Part, path: Path) -> None:
     dur_ns, bad_dur = nanoseconds([row.get("Duration(us)") for row in rows])
     lost = bad | bad_dur
     part.drop("time", int(lost.sum()))
-    table = _Table()
+    table = _Table(path.parent)
     for row, at, dur, skip in zip(rows, start_ns.tolist(), dur_ns.tolist(), lost, strict=True):
         if skip:
             continue
@@ -77,7 +78,7 @@ def _communication(part: Part, path: Path) -> None:
         raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
         raise TraceError(f"{path} is not the profiler's table of communication: {error}") from error
-    table = _Table()
+    table = _Table(path.parent)
     for kinds in steps.values():
         for name, about in ((name, about) for found in kinds.values() for name, about in found.items()):
             part.read += 1
@@ -109,7 +110,8 @@ def _communication(part: Part, path: Path) -> None:
 class _Table:
     """Columns in the making."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.hashes = group_hashes(folder)
         self.names, self.streams, self.groups = Pool(), Pool(), Pool()
         self.columns: dict[str, list[int]] = {key: [] for key in _FIELDS}
 
@@ -124,7 +126,7 @@ class _Table:
             self.streams[stream],
             Kind.COMM if collective else Kind.KERNEL,
             int(match.group(2)) if match else -1,
-            self.groups[group_of(name, "")] if match else -1,
+            self.groups[group_of(name, "", self.hashes)] if match else -1,
             graph,
             node,
         )

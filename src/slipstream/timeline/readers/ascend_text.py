@@ -5,6 +5,7 @@ Times are decimal strings of 19 digits, which no float holds; they become intege
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from slipstream.timeline.readers.ascend import (
     COLLECTIVE,
     NOTHING,
     call_kind,
+    group_hashes,
     group_of,
     is_annotation,
     is_step,
@@ -25,25 +27,27 @@ from slipstream.timeline.readers.ascend import (
     task_kind,
     whole,
 )
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.events import Scalar
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.readers.sides import node_key
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Kind, Marks, Role, Stream
 
+#: What events that are no operations are counted as.
+_OTHERS: Final = {"M": "metadata", "s": "arrow", "f": "arrow", "t": "arrow", "C": "counter", "i": "instant"}
 _TYPES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "BF16": 2, "INT16": 2, "FP32": 4, "INT32": 4}
 
 
 class _Args(msgspec.Struct, gc=False):
-    name: Any = None
-    labels: Any = None
-    task_type: Any = msgspec.field(default=None, name="Task Type")
-    model: Any = msgspec.field(default=None, name="Model Id")
-    stream: Any = msgspec.field(default=None, name="Physic Stream Id")
-    task: Any = msgspec.field(default=None, name="Task Id")
-    subtask: Any = msgspec.field(default=None, name="Subtask Id")
-    connection: Any = msgspec.field(default=None, name="connection_id")
-    queue: Any = msgspec.field(default=None, name="correlation_id")
-    bytes: Any = msgspec.field(default=None, name="data size(Byte)")
+    name: Scalar = None
+    task_type: Scalar = msgspec.field(default=None, name="Task Type")
+    model: Scalar = msgspec.field(default=None, name="Model Id")
+    stream: Scalar = msgspec.field(default=None, name="Physic Stream Id")
+    task: Scalar = msgspec.field(default=None, name="Task Id")
+    subtask: Scalar = msgspec.field(default=None, name="Subtask Id")
+    connection: Scalar = msgspec.field(default=None, name="connection_id")
+    queue: Scalar = msgspec.field(default=None, name="correlation_id")
+    bytes: Scalar = msgspec.field(default=None, name="data size(Byte)")
     step_stream: Any = msgspec.field(default=None, name="stream id")
     step_task: Any = msgspec.field(default=None, name="task id")
     step_context: Any = msgspec.field(default=None, name="context id")
@@ -58,11 +62,11 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    ph: Any = None
-    cat: Any = None
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
     ts: int | float | str | None = None
     dur: int | float | str | None = 0
     args: _Args | None = None
@@ -72,13 +76,17 @@ _DECODE: Final = msgspec.json.Decoder(list[_Event]).decode
 _NO_ARGS: Final = _Args()
 
 
-def read_trace_view(path: Path) -> Part:
+def read_trace_view(path: Path, watch: Watch = None) -> Part:
     """Read a `trace_view.json`, or msprof's `msprof_*.json`.
+
+    Args:
+        path: the file.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or is no trace.
     """
-    part = _Reader(path).read()
+    part = _Reader(path, watch).read()
     totals = path.parent / "step_trace_time.csv"
     if totals.is_file():
         read_step_times(part, totals)
@@ -88,9 +96,9 @@ def read_trace_view(path: Path) -> Part:
 class _Reader:
     """State of reading one file. What an event is shows only when all names of processes are known."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch) -> None:
         self.part = Part(str(path), "ascend text", rank_of(path.parent))
-        self.pieces = Pieces(path, _DECODE)
+        self.pieces = Pieces(path, _DECODE, watch)
         self.names, self.lanes, self.categories = Pool(), Pool(), Pool()
         self.ids = Numbers()
         self.processes: dict[Any, str] = {}
@@ -100,6 +108,7 @@ class _Reader:
         }
         self.args: dict[int, _Args] = {}
         self.rows = 0
+        self.task_lanes: set[int] = set()
 
     def read(self) -> Part:
         for events in self.pieces:
@@ -111,23 +120,22 @@ class _Reader:
     def _take(self, events: list[_Event]) -> None:
         part = self.part
         part.read += len(events)
-        kept = []
+        kept, functions, others = [], 0, Counter[Any]()
         for event in events:
             phase = event.ph
             if phase == "X":
                 if event.cat == "python_function":
-                    part.drop("python_function")
+                    functions += 1
                 else:
                     kept.append(event)
             elif phase == "M":
-                part.drop("metadata")
-                if event.name == "process_name" and event.args is not None:
-                    self.processes[event.pid] = str(event.args.name)
-                elif event.name == "thread_name" and event.args is not None:
-                    self.lane_names[event.pid, event.tid] = str(event.args.name)
+                others["M"] += 1
+                self._name(event)
             else:
-                reason = {"s": "arrow", "f": "arrow", "t": "arrow", "C": "counter", "i": "instant"}
-                part.drop(reason.get(str(phase), f"phase {phase}"))
+                others[phase if isinstance(phase, str) else None] += 1
+        part.drop("python_function", functions)
+        for phase, count in others.items():
+            part.drop(_OTHERS.get(phase, f"phase {phase}"), count)
         start_ns, bad = nanoseconds([event.ts for event in kept])
         dur_ns, bad_dur = nanoseconds([event.dur for event in kept])
         bad = bad | bad_dur
@@ -147,10 +155,22 @@ class _Reader:
             ("queue", self.ids([-1 if each.queue is None else each.queue for each in args])),
         ):
             self.columns[key].append(value)
+        self.task_lanes.update(
+            self.lanes[event.pid, event.tid]
+            for event in kept
+            if event.args is not None and event.args.task_type
+        )
         for number, each in enumerate(args):
             if each.task_type is not None or each.step_task is not None or each.algorithm is not None:
                 self.args[self.rows + number] = each
         self.rows += len(kept)
+
+    def _name(self, event: _Event) -> None:
+        """Metadata: the name of a process, or of a lane in it."""
+        if event.name == "process_name" and event.args is not None:
+            self.processes[event.pid] = str(event.args.name)
+        elif event.name == "thread_name" and event.args is not None:
+            self.lane_names[event.pid, event.tid] = str(event.args.name)
 
     # When everything is read.
 
@@ -179,7 +199,7 @@ class _Reader:
     def _place(self, lane: Any) -> str:
         """What a lane shows: "task", "collective", "step", "host", or "" for what is no operation."""
         process, name = self.processes.get(lane[0], ""), self.lane_names.get(lane, "")
-        if process.startswith("Ascend Hardware"):
+        if process.startswith("Ascend Hardware") or (not process and self.lanes[lane] in self.task_lanes):
             return "task"
         if process in ("HCCL", "Communication", "COMMUNICATION"):
             return "step" if name.startswith("Plane") else "collective"
@@ -241,7 +261,7 @@ class _Reader:
         columns[NODE_KEY] = np.full(len(part), -1, np.int64)
         places = list(self.places.values())
         lanes = list(self.lanes)
-        groups = Pool()
+        groups, hashes = Pool(), group_hashes(Path(part.path).parent)
         self.steps: list[int] = []
         for row, lane in enumerate(columns["lane"].tolist()):
             place = places[lane]
@@ -256,7 +276,9 @@ class _Reader:
             else:
                 kind[row] = Kind.COMM
                 name = part.names[columns["name"][row]]
-                part.column("group")[row] = groups[group_of(name, self.lane_names.get(lanes[lane], ""))]
+                part.column("group")[row] = groups[
+                    group_of(name, self.lane_names.get(lanes[lane], ""), hashes)
+                ]
                 self._fill_collective(row, args)
         part.groups = list(groups)
 

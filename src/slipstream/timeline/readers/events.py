@@ -1,7 +1,7 @@
 """The events of a Chrome trace as the readers decode them: what they use, and nothing else.
 
 Whatever a program writes into a field must not make the file unreadable, so types are loose here and values are
-checked where they are used.
+checked where they are used. Where no scalar stands, an event is left out and counted.
 """
 
 from __future__ import annotations
@@ -11,23 +11,34 @@ from typing import Any, Final
 
 import msgspec
 
+from slipstream.timeline.table import Args
+
+_SIZES: Final = {
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "bfloat16": 2, "short": 2,
+    "float": 4, "int": 4, "double": 8, "long": 8,
+}  # fmt: skip
+
 #: From here on a float of microseconds does not hold nanoseconds.
 _EXACT_US: Final = float(1 << 43)
+
+
+#: What may stand where a number or a name should.
+Scalar = int | float | str | None
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
     """Arguments of an event in PyTorch's profile. Kineto's own names, old and new."""
 
-    correlation: Any = -1
-    stream: Any = None
-    device: Any = None
-    bytes: Any = -1
-    name: Any = None
-    graph_id: Any = msgspec.field(default=0, name="graph id")
-    node_id: Any = msgspec.field(default=0, name="graph node id")
+    correlation: Scalar = -1
+    stream: Scalar = None
+    device: Scalar = None
+    bytes: Scalar = -1
+    name: Scalar = None
+    graph_id: Scalar = msgspec.field(default=0, name="graph id")
+    node_id: Scalar = msgspec.field(default=0, name="graph node id")
     sync_kind: Any = msgspec.field(default=None, name="cuda_sync_kind")
-    wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
-    wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    wait_stream: Scalar = msgspec.field(default=None, name="wait_on_stream")
+    wait_record: Scalar = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
     collective: Any = msgspec.field(default=None, name="Collective name")
     in_elements: Any = msgspec.field(default=None, name="In msg nelems")
     out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
@@ -44,22 +55,22 @@ class KinetoArgs(msgspec.Struct, gc=False):
 class KinetoEvent(msgspec.Struct, gc=False):
     """An event of PyTorch's profile; `ts` and `dur` in microseconds."""
 
-    ph: Any = None
-    cat: Any = None
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
     ts: int | float | str | None = None
     dur: int | float | str | None = 0
     args: KinetoArgs | None = None
 
 
 class _ExactKinetoEvent(msgspec.Struct, gc=False):
-    ph: Any = None
-    cat: Any = None
-    name: Any = ""
-    pid: Any = None
-    tid: Any = None
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
     ts: Decimal | None = None
     dur: Decimal | None = Decimal(0)
     args: KinetoArgs | None = None
@@ -78,3 +89,33 @@ def decode_kineto(text: bytes) -> list[KinetoEvent]:
                 return _EXACT.decode(text)  # type: ignore[return-value]
             break
     return events
+
+
+def ranks_of(text: Any) -> tuple[int, ...]:
+    """From "[0, 1, 2]" or a list; () where shortened ("[0, 1, ...]") or absent."""
+    if isinstance(text, list) and all(isinstance(rank, int) for rank in text):
+        return tuple(text)
+    inside = str(text).strip("[] ") if isinstance(text, str) else ""
+    try:
+        return tuple(int(rank) for rank in inside.split(",")) if inside else ()
+    except ValueError:
+        return ()
+
+
+def message_bytes(args: KinetoArgs) -> int:
+    """The larger of what goes in and comes out, -1 unknown."""
+    name = str(args.dtype or "").lower().removeprefix("c10::")
+    size = next((size for key, size in _SIZES.items() if name.startswith(key)), 0)
+    counts = [
+        each for each in (args.in_elements, args.out_elements) if isinstance(each, int) and each < 1 << 56
+    ]
+    return max(counts) * size if counts and size else -1
+
+
+def said(args: KinetoArgs) -> Args:
+    """What a collective says of itself, without what it does not say."""
+    facts = {
+        "collective": args.collective, "dtype": args.dtype, "group size": args.group_size,
+        "group": args.group_text, "src rank": args.source_rank, "dst rank": args.target_rank,
+    }  # fmt: skip
+    return {key: value for key, value in facts.items() if value is not None}

@@ -63,6 +63,10 @@ def _file(path: Path) -> Found:
     if path.name == "kernel_details.csv":
         return Found("ascend folder", path.parent, path.parent)
     start = _start(path)
+    if _is_dump(start):
+        raise TraceError(
+            f"{path} is the dump of a graph, not a trace: give it beside a trace of its replays."
+        )
     # Ascend's are bare arrays; a name decides only where the times, which are text there, do not.
     named = path.name == "trace_view.json" or path.name.startswith("msprof_")
     if start.lstrip()[:1] == b"[" and (named or _TEXT_TIME.search(start)):
@@ -83,7 +87,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Found]:
         if entry.is_dir():
             if depth and not entry.name.startswith("."):
                 yield from _walk(entry, depth - 1)
-        elif entry.name.endswith((".json", ".json.gz", ".trace")) and _looks_like_events(entry):
+        elif entry.name.endswith((".json", ".json.gz")) and _looks_like_events(entry):
             yield _file(entry)
 
 
@@ -105,12 +109,17 @@ def _ascend(folder: Path) -> Found | None:
 
 def _looks_like_events(path: Path) -> bool:
     start = _start(path)
-    return (
+    return not _is_dump(start) and (
         b'"traceEvents"' in start
         or b'"ph"' in start
         or b"deviceProperties" in start
         or b"schemaVersion" in start
     )
+
+
+def _is_dump(start: bytes) -> bool:
+    """Whether it is what NPUGraph.debug_dump or CUDAGraph.get_graph_data wrote."""
+    return b' aclGraph"' in start or (b'"exec_graph_id"' in start and b'"dependents"' in start)
 
 
 def _start(path: Path) -> bytes:

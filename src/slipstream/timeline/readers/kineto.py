@@ -10,10 +10,17 @@ import msgspec
 import numpy as np
 
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
-from slipstream.timeline.readers.events import KinetoArgs, KinetoEvent, decode_kineto
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.events import (
+    KinetoArgs,
+    KinetoEvent,
+    decode_kineto,
+    message_bytes,
+    ranks_of,
+    said,
+)
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
-from slipstream.timeline.table import Args, Group, Int64, Kind, Marks, Role, Stream
+from slipstream.timeline.table import Group, Int64, Kind, Marks, Role, Stream
 
 #: Categories that are a device's, and what they are.
 _DEVICE: Final = {
@@ -30,6 +37,8 @@ _DEVICE: Final = {
 _ANNOTATIONS: Final = ("user_annotation", "gpu_user_annotation")
 #: Categories whose correlation is that of a launch; all others that are no device's are the host's, without one.
 _CALLS: Final = re.compile(r"(?i)runtime|driver")
+#: The usual ones of the host. Of others, as new profilers may write them, arguments tell whose they are.
+_HOST: Final = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "overhead", "Operator", "Runtime"})
 #: Dropped before anything is made of them, with the reason that is counted.
 _DROPPED: Final = {
     "python_function": "python_function",
@@ -44,12 +53,6 @@ _SYNC: Final = re.compile(
 _RECORD: Final = re.compile(r"^(?:cuda|hip|cu)EventRecord")
 _STREAM_WAIT: Final = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 
-_SIZES: Final = {
-    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "bfloat16": 2, "short": 2,
-    "float": 4, "int": 4, "double": 8, "long": 8,
-}  # fmt: skip
-
-
 #: The columns in the making.
 _COLUMNS: Final = (
     "start_ns", "end_ns", "name", "stream", "correlation", "bytes", "category", GRAPH_KEY, NODE_KEY,
@@ -62,21 +65,25 @@ class _Header(msgspec.Struct):
     pg_config: Any = None
 
 
-def read_kineto(path: Path) -> Part:
+def read_kineto(path: Path, watch: Watch = None) -> Part:
     """Read a profile of PyTorch.
+
+    Args:
+        path: JSON, plain or gzip.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or is no trace.
     """
-    return _Reader(path).read()
+    return _Reader(path, watch).read()
 
 
 class _Reader:
     """State of reading one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch) -> None:
         self.part = Part(str(path), "kineto")
-        self.pieces = Pieces(path, decode_kineto)
+        self.pieces = Pieces(path, decode_kineto, watch)
         self.names, self.threads, self.lanes, self.categories = Pool(), Pool(), Pool(), Pool()
         self.ids = Numbers()
         self.thread_names: dict[Any, str] = {}
@@ -98,9 +105,15 @@ class _Reader:
         part = self.part
         part.read += len(events)
         host, device, marks = [], [], []
+        arrows = 0
         for event in events:
-            if event.ph != "X":
-                self._other(event)
+            phase = event.ph
+            if phase != "X":
+                # Most events that are none: every launch has an arrow.
+                if phase in ("s", "f"):
+                    arrows += 1
+                else:
+                    self._other(event)
                 continue
             category = event.cat
             if category in _DEVICE:
@@ -109,8 +122,11 @@ class _Reader:
                 marks.append(event)
             elif category in _DROPPED:
                 part.drop(_DROPPED[category])
+            elif category not in _HOST and _is_device(event):
+                device.append(event)
             else:
                 host.append(event)
+        part.drop("arrow", arrows)
         # A few at a time: what is alive in the table should be its columns.
         if host:
             self._add(host, [-2 - self.threads[event.pid, event.tid] for event in host], host_side=True)
@@ -125,7 +141,7 @@ class _Reader:
             part.drop("metadata")
             if event.name == "thread_name" and event.args is not None:
                 self.thread_names[event.pid, event.tid] = str(event.args.name)
-        elif event.ph in ("s", "t", "f"):
+        elif event.ph == "t":
             part.drop("arrow")
         elif event.ph == "C":
             part.drop("counter")
@@ -244,6 +260,7 @@ class _Reader:
         for pid, tid in self.threads:
             name = self.thread_names.get((pid, tid)) or f"thread {tid}"
             part.streams.append(Stream(0, None, name, _number(tid), Role.HOST))
+        self.of_host = joined["stream"] < -1
         joined["stream"] = np.where(joined["stream"] < -1, devices - 2 - joined["stream"], joined["stream"])
         if self.marks[0]:
             start_ns, end_ns, names, streams = (np.concatenate(column) for column in self.marks)
@@ -253,6 +270,7 @@ class _Reader:
     def _kinds(self, names: Any, category: Any) -> Any:
         """uint8 [N]: by category, and for calls of the runtime by name."""
         kinds = np.array([_DEVICE.get(each, Kind.HOST) for each in self.categories], np.uint8)[category]
+        kinds[(kinds == Kind.HOST) & ~self.of_host] = Kind.KERNEL
         calls = np.array([bool(_CALLS.search(str(each))) for each in self.categories], np.bool_)[category]
         by_name = np.array([_call_kind(name) for name in self.part.names], np.uint8)
         self.is_call = calls
@@ -266,6 +284,8 @@ class _Reader:
         correlation[correlation == 0] = -1
         device = self._device_rows()
         calls = np.flatnonzero(~device & (correlation != -1))
+        # Where two calls have one correlation, the launch of a graph is meant.
+        calls = calls[np.argsort(columns["kind"][calls] != Kind.LAUNCH, kind="stable")]
         launch = np.full(len(part), -1, np.int32)
         rows = np.flatnonzero(device & (correlation != -1))
         launch[rows] = first_of(correlation[calls], calls, correlation[rows])
@@ -287,12 +307,12 @@ class _Reader:
                 continue
             part.column("kind")[row] = Kind.COMM
             name = str(args.group_name)
-            ranks = self.group_ranks.get(name) or _ranks(args.group_ranks)
+            ranks = self.group_ranks.get(name) or ranks_of(args.group_ranks)
             part.column("group")[row] = groups[Group(name, ranks)]
             if isinstance(args.sequence, int):
                 part.column("sequence")[row] = self.ids.one(args.sequence)
-            part.column("bytes")[row] = _message_bytes(args)
-            part.details[row] = _said(args)
+            part.column("bytes")[row] = message_bytes(args)
+            part.details[row] = said(args)
         part.groups = list(groups)
 
     def _syncs(self, raw: dict[int, KinetoArgs]) -> None:
@@ -337,6 +357,12 @@ class _Reader:
 _NO_ARGS: Final = KinetoArgs()
 
 
+def _is_device(event: KinetoEvent) -> bool:
+    args = event.args
+    has_stream = args is not None and args.stream is not None and args.device is not None
+    return has_stream and not _CALLS.search(str(event.cat))
+
+
 def _call_kind(name: str) -> Kind:
     if _LAUNCH.match(name):
         return Kind.LAUNCH
@@ -356,32 +382,3 @@ def _number(value: Any) -> int:
     except (TypeError, ValueError):
         return -1
     return number if abs(number) < 1 << 62 else -1
-
-
-def _ranks(text: Any) -> tuple[int, ...]:
-    """From "[0, 1, 2]" or a list; () where shortened ("[0, 1, ...]") or absent."""
-    if isinstance(text, list) and all(isinstance(rank, int) for rank in text):
-        return tuple(text)
-    inside = str(text).strip("[] ") if isinstance(text, str) else ""
-    try:
-        return tuple(int(rank) for rank in inside.split(",")) if inside else ()
-    except ValueError:
-        return ()
-
-
-def _message_bytes(args: KinetoArgs) -> int:
-    """The larger of what goes in and comes out, -1 unknown."""
-    name = str(args.dtype or "").lower().removeprefix("c10::")
-    size = next((size for key, size in _SIZES.items() if name.startswith(key)), 0)
-    counts = [
-        each for each in (args.in_elements, args.out_elements) if isinstance(each, int) and each < 1 << 56
-    ]
-    return max(counts) * size if counts and size else -1
-
-
-def _said(args: KinetoArgs) -> Args:
-    said = {
-        "collective": args.collective, "dtype": args.dtype, "group size": args.group_size,
-        "group": args.group_text, "src rank": args.source_rank, "dst rank": args.target_rank,
-    }  # fmt: skip
-    return {key: value for key, value in said.items() if value is not None}

@@ -17,7 +17,8 @@ import numpy as np
 
 from slipstream.errors import TraceError
 from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
-from slipstream.timeline.readers.pieces import Pieces
+from slipstream.timeline.readers.events import Scalar
+from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.table import Args, Kind, Marks, Role, Source, Stream
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
@@ -26,25 +27,29 @@ _BELOW: Final = tracks.graph_track("")
 
 
 class _Event(msgspec.Struct, gc=False):
-    ph: Any = None
-    name: Any = ""
-    tid: Any = 0
+    ph: Scalar = None
+    name: Scalar = ""
+    tid: Scalar = 0
     ts: int | float | str | None = 0
     dur: int | float | str | None = 0
-    id: Any = None
+    id: Scalar = None
     args: dict[str, Any] = {}
 
 
 _DECODE: Final = msgspec.json.Decoder(list[_Event]).decode
 
 
-def read_ours(path: Path) -> Part:
+def read_ours(path: Path, watch: Watch = None) -> Part:
     """Read a trace that Slipstream wrote.
+
+    Args:
+        path: the file.
+        watch: is told of bytes read.
 
     Raises:
         TraceError: the file cannot be read, or a newer version wrote it.
     """
-    pieces = Pieces(path, _DECODE)
+    pieces = Pieces(path, _DECODE, watch)
     events = [event for piece in pieces for event in piece]
     part = Part(str(path), "slipstream")
     part.read = len(events)
@@ -87,7 +92,11 @@ class _Reader:
         }
         starts, bad = nanoseconds([event.ts for event in events])
         durs, bad_dur = nanoseconds([event.dur for event in events])
-        tails = {event.id: event for event in events if event.ph == "s"}
+        beginnings = [
+            event for event, lost in zip(events, bad | bad_dur, strict=True) if event.ph == "s" and not lost
+        ]
+        tails = {event.id: event for event in beginnings}
+        part.drop("arrow without an end", len(beginnings) - len(tails))
         for number, event in enumerate(events):
             track = tracks_by_id.get(event.tid, f"track {event.tid}")
             if event.ph == "M":

@@ -22,11 +22,15 @@ from slipstream.errors import TraceError
 from slipstream.timeline.table import Note
 
 T = TypeVar("T")
+#: Is told how many more bytes of the file have been read; None to tell nobody.
+Watch = Callable[[int], None] | None
 
 #: Bytes of JSON decoded at once: enough to decode fast, little enough that memory does not show it.
 _PIECE: Final = 1 << 21
 #: Bytes of compressed data read at once. JSON shrinks about twentyfold.
 _COMPRESSED: Final = 1 << 17
+#: No trace says more than this before its events.
+_HEAD: Final = 1 << 26
 _GZIP: Final = b"\x1f\x8b"
 
 _START: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
@@ -52,6 +56,7 @@ class Pieces(Generic[T]):
     Args:
         path: JSON with an array `traceEvents`, or a bare array; plain or gzip.
         decode: from the bytes of a JSON array to its elements; raises `msgspec.DecodeError`.
+        watch: is told of bytes read, compressed ones in a gzip file.
 
     Attributes, complete after the iteration:
         head, tail: what stands before and behind the array, by key.
@@ -63,7 +68,7 @@ class Pieces(Generic[T]):
         TraceError: the file cannot be read, or holds no such array.
     """
 
-    def __init__(self, path: Path, decode: Callable[[bytes], list[T]]) -> None:
+    def __init__(self, path: Path, decode: Callable[[bytes], list[T]], watch: Watch = None) -> None:
         self.path = path
         self.head: dict[str, msgspec.Raw] = {}
         self.tail: dict[str, msgspec.Raw] = {}
@@ -71,6 +76,7 @@ class Pieces(Generic[T]):
         self.lost = 0
         self.repaired = 0
         self._decode = decode
+        self._watch = watch or (lambda count: None)
         self._bare = False
 
     def __iter__(self) -> Iterator[list[T]]:
@@ -113,10 +119,12 @@ class Pieces(Generic[T]):
                 file.seek(0)
                 if first != _GZIP:
                     while chunk := file.read(_PIECE):
+                        self._watch(len(chunk))
                         yield chunk
                     return
                 inflate = zlib.decompressobj(31)
                 while data := file.read(_COMPRESSED):
+                    self._watch(len(data))
                     while data:
                         yield inflate.decompress(data)
                         # A gzip file may be several, one after another.
@@ -137,17 +145,16 @@ class Pieces(Generic[T]):
         """Return the bytes from the array's bracket on, as far as they were read."""
         buffer = b""
         for chunk in chunks:
-            buffer += chunk
-            start = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if start[:1] == b"[":
+            buffer = (buffer + chunk).lstrip(b"\xef\xbb\xbf \t\r\n")
+            if buffer[:1] == b"[":
                 self._bare = True
-                return start
-            if start and start[:1] != b"{":
-                break
+                return buffer
             match = _START.search(buffer)
             if match:
                 self.head = _members(buffer[: match.start()].rstrip().rstrip(b",") + b"}")
                 return buffer[match.end() :]
+            if buffer[:1] not in (b"", b"{") or len(buffer) > _HEAD:
+                break
         if not buffer:
             raise TraceError(f"{self.path} is empty. A trace is a profiler's JSON (.json or .json.gz).")
         raise TraceError(
