@@ -53,10 +53,17 @@ class WhatIf:
     text: str
 
     @property
-    def median_gain_ns(self) -> tuple[float, float]:
-        """(careful, hopeful) gain of the median round; negative is a loss."""
-        before = float(np.median(self.before_ns))
-        return before - float(np.median(self.careful_ns)), before - float(np.median(self.hopeful_ns))
+    def mean_gain_ns(self) -> tuple[float, float]:
+        """(careful, hopeful) gain of a round on average; negative is a loss.
+
+        Not the median: work that is no longer in the way of one round may move into another.
+        """
+        before = _mean(self.before_ns)
+        return before - _mean(self.careful_ns), before - _mean(self.hopeful_ns)
+
+
+def _mean(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None = None) -> WhatIf:
@@ -183,21 +190,20 @@ def _inferred_share(analysis: Analysis, rank: int, items: Sequence[Round]) -> fl
 
 
 def _text(result: WhatIf) -> str:
-    before = float(np.median(result.before_ns)) if len(result.before_ns) else 0.0
+    before = _mean(result.before_ns)
     if not before:
         return "no round to tell of"
-    careful, hopeful = result.median_gain_ns
-    low, high = sorted((careful, hopeful))
+    low, high = sorted(result.mean_gain_ns)
     share = 100 * result.touched_on_path_ns / max(1, int(result.before_ns.sum()))
     if max(abs(low), abs(high)) < _NONE * before:
         text = f"no gain: the path runs past it ({share:.1f} % of the path is what changes)"
-    elif low == high or abs(high - low) < _NONE * before:
+    elif abs(high - low) < _NONE * before:
         text = f"{_signed(high)} of {before / 1e3:.1f} us a round ({100 * high / before:+.1f} %)"
     else:
         text = f"{_signed(low)} to {_signed(high)} of {before / 1e3:.1f} us a round"
         text += f" ({100 * low / before:+.1f} to {100 * high / before:+.1f} %)"
     if result.limit_ns is not None:
-        text += f"; at most {_signed(before - float(np.median(result.limit_ns)))} if it took no time at all"
+        text += f"; {_signed(before - _mean(result.limit_ns))} if it took no time at all"
     return text
 
 
