@@ -157,7 +157,7 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
             a replay, collectives without a number. Such edges are marked.
     """
     rows = order.Rows.of(timeline)
-    found: list[EdgeList] = [order.launch_edges(rows), order.host_edges(rows)]
+    found: list[EdgeList] = [order.launch_edges(rows), order.host_edges(rows, infer=infer)]
     graph_edges = events.graph_edges(rows)
     inside = events.known_graphs(timeline)[timeline.graph]
     found.append(order.stream_edges(rows, inside))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.edge_types import EdgeKind, EdgeList, concatenate, edge_list, no_edges
+from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Timeline
 
 #: A call that stood in its own copy returns no later than this after it.
@@ -174,14 +174,20 @@ def host_rows(rows: Rows) -> Int32:
     return found[np.argsort(timeline.stream[found], kind="stable")].astype(np.int32)
 
 
-def host_edges(rows: Rows) -> EdgeList:
+def host_edges(rows: Rows, *, infer: bool) -> EdgeList:
     """Return the program order of each thread, between the calls that the device has to do with.
 
-    What lies between two of them is the host's own work, whatever it was.
+    What lies between two of them is the host's own work, whatever it was. Unless another thread of the rank made
+    calls meanwhile: then the threads handed over to each other (as Python's and autograd's do), which is inferred.
     """
+    timeline = rows.timeline
     found = host_rows(rows)
     if len(found) < 2:
         return no_edges()
-    thread = rows.timeline.stream[found]
-    behind = np.flatnonzero(thread[1:] == thread[:-1]) + 1
-    return edge_list(found[behind - 1], found[behind], EdgeKind.HOST)
+    if infer:
+        found = found[np.lexsort((found, timeline.rank[found]))]
+    behind = np.flatnonzero(timeline.rank[found[1:]] == timeline.rank[found[:-1]]) + 1
+    src, dst = found[behind - 1], found[behind]
+    same = timeline.stream[src] == timeline.stream[dst]
+    handed = edge_list(src[~same], dst[~same], EdgeKind.HOST, Confidence.INFERRED)
+    return concatenate([edge_list(src[same], dst[same], EdgeKind.HOST), handed if infer else no_edges()])
