@@ -146,3 +146,27 @@ def test_nonsense_is_analysed_without_a_crash_and_adds_up(made: list[tuple], mar
     check_invariants(analysis)
     again = reschedule(make_model(analysis.deps), len(table))
     assert len(again.done_ns) == len(table)
+
+
+def test_a_call_that_stands_in_its_copy_is_not_the_hosts_work() -> None:
+    """A copy to pageable memory behind a long kernel: its call lasts as long as the kernel."""
+    ops = [
+        Op("cudaLaunchKernel", 0, 2_000, "thread", Kind.HOST),
+        Op("cudaMemcpyAsync", 3_000, 512_000, "thread", Kind.HOST),
+        Op("cudaLaunchKernel", 515_000, 517_000, "thread", Kind.HOST),
+        Op("long", 5_000, 505_000, launch=0),
+        Op("Memcpy DtoH", 506_000, 508_000, kind=Kind.COPY, launch=1),
+        Op("next", 520_000, 530_000, launch=2),
+    ]
+    deps = find_dependencies(timeline_of(ops))
+    table = deps.timeline
+    path = critical_path(deps, 0, 530_000)
+    took = {}
+    for row, low, high in zip(path.row.tolist(), path.starts_ns.tolist(), path.ends_ns.tolist(), strict=True):
+        took[table.name_of(row)] = took.get(table.name_of(row), 0) + high - low
+    assert took["long"] >= 500_000
+    assert "cudaMemcpyAsync" not in took
+    work = (deps.done_ns - deps.release_ns).copy()
+    work[table.name == table.names.index("long")] = 100_000
+    again = reschedule(make_model(deps), len(table), work_ns=work)
+    assert again.done_ns.max() == 130_000

@@ -55,7 +55,7 @@ class Dependencies:
         first: int32 [N + 1], edges of row n are first[n] .. first[n + 1].
         release_ns: int64 [N].
         done_ns: int64 [N], when a row's own work was over: its end, but of a call that stood in its own copy
-            the copy's start.
+            when it had issued that.
         place: int32 [N], the stream in whose order a row runs: its own, but of a collective the one its parts
             run on.
         collectives: the rows of each collective that was matched across ranks, the last to arrive first.

@@ -17,6 +17,8 @@ from slipstream.timeline.table import Bool, Int32, Int64, Kind, Timeline
 
 #: A call that stood in its own copy returns no later than this after it.
 _RETURN_NS = 50_000
+#: Of such a call the time until it has issued the copy; the rest it stands.
+_ISSUE_NS = 10_000
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Rows:
         issue_ns: int64 [N], when the host issued it; its start where that is unknown.
         issue_row: int32 [N], the row of that call, so the order of issue; a row itself where that is unknown.
         release_ns: int64 [N], when its own work began: its start, of waits its end.
-        done_ns: int64 [N], when its own work was over: its end; of a call that stood in its own copy, the copy's
-            start.
+        done_ns: int64 [N], when its own work was over: its end; of a call that stood in its own copy, when it had
+            issued it.
         stood: int32 [C, 2], (copy, call) of those.
         in_order: int32 [Q], queued rows by (place, start, end).
         issued: int32 [Q], the calls that issued those, ascending on each stream.
@@ -74,7 +76,8 @@ class Rows:
         in_order = rows[np.lexsort((timeline.end_ns[rows], timeline.start_ns[rows], place[rows]))]
         heads = np.searchsorted(place[in_order], np.arange(len(timeline.streams) + 1)).astype(np.int32)
         done = timeline.end_ns.copy()
-        done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], done[stood[:, 1]])
+        issued = timeline.start_ns[stood[:, 1]] + _ISSUE_NS
+        done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], issued)
         own = np.arange(len(timeline), dtype=np.int32)
         issue_row = np.where(launched, timeline.launch, own).astype(np.int32)
         issued = issue_row[in_order]
