@@ -21,6 +21,8 @@ RELEASE_NS = 2_000
 JOIN_NS = 8_000
 #: What is known of it must leave more than this unexplained, and twice as much as that row does.
 UNEXPLAINED_NS = 2_000
+#: No launch takes this long to arrive.
+STOOD_NS = 100_000
 #: Calls that let a stream wait, where the profiler does not echo them.
 WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
@@ -113,9 +115,9 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
 def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     """Return edges that times alone suggest: joins inside replays, and behind waits that name no record.
 
-    A row in a replay, or issued after a call that let a stream wait, began long after all that is known to hold
-    it, and soon (8 us) after a row on another stream of its device ended: it probably waited for that one. Where
-    the same two nodes of a graph meet so in most of its replays, the edge is inferred; else guessed.
+    A row in a replay, issued after a call that let a stream wait, or issued 100 us ago, began long after all that
+    is known to hold it, and soon (8 us) after a row on another stream of its device ended: it probably waited for
+    that one. Where the same two nodes of a graph meet so in most of its replays, the edge is inferred; else guessed.
 
     Args:
         rows: the timeline.
@@ -158,7 +160,9 @@ def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> tuple[Int32, Int64]
     if len(heads):
         least[heads] = np.minimum.reduceat(lag_ns, first[heads])
     late = timeline.is_work & rows.queued & (least > UNEXPLAINED_NS)
-    found = late & ((timeline.graph >= 0) | _behind_wait_calls(rows))
+    # Issued long ago, its stream free, and not begun: it waited, whether a call to wait is in the trace or not.
+    stood = (timeline.launch >= 0) & (least > STOOD_NS)
+    found = late & ((timeline.graph >= 0) | stood | _behind_wait_calls(rows))
     return np.flatnonzero(found).astype(np.int32), least
 
 

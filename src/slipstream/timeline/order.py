@@ -76,8 +76,8 @@ class Rows:
         in_order = rows[np.lexsort((timeline.end_ns[rows], timeline.start_ns[rows], place[rows]))]
         heads = np.searchsorted(place[in_order], np.arange(len(timeline.streams) + 1)).astype(np.int32)
         done = timeline.end_ns.copy()
-        issued = timeline.start_ns[stood[:, 1]] + _ISSUE_NS
-        done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], issued)
+        left = timeline.start_ns[stood[:, 1]] + _ISSUE_NS
+        done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], left)
         own = np.arange(len(timeline), dtype=np.int32)
         issue_row = np.where(launched, timeline.launch, own).astype(np.int32)
         issued = issue_row[in_order]

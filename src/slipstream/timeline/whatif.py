@@ -12,7 +12,8 @@ import numpy as np
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.changes import Bucket, Change, Host, Scale, apply
-from slipstream.timeline.edge_types import Confidence
+from slipstream.timeline.edge_types import Confidence, EdgeKind
+from slipstream.timeline.inference import STOOD_NS
 from slipstream.timeline.overlap import union
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
 from slipstream.timeline.rounds import Round
@@ -98,6 +99,12 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     remarks = list(inputs.remarks)
     if model.broken:
         remarks.append(f"{model.broken} dependencies were left out: they close a circle")
+    held = model.binding & (model.bound_ns > STOOD_NS) & (model.kind != EdgeKind.HOST)
+    if held.any():
+        remarks.append(
+            f"{int(held.sum())} delays of more than 100 us that nothing in the trace explains "
+            f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms) were kept: the true gain may be larger"
+        )
     touched = inputs.touched & (deps.timeline.rank == rank)
     result = WhatIf(
         rank,
@@ -197,6 +204,8 @@ def _text(result: WhatIf) -> str:
     share = 100 * result.touched_on_path_ns / max(1, int(result.before_ns.sum()))
     if max(abs(low), abs(high)) < _NONE * before:
         text = f"no gain: the path runs past it ({share:.1f} % of the path is what changes)"
+        if share > 1:
+            text = f"no gain: {share:.1f} % of the path is what changes, and other waits take its place"
     elif abs(high - low) < _NONE * before:
         text = f"{_signed(high)} of {before / 1e3:.1f} us a round ({100 * high / before:+.1f} %)"
     else:
