@@ -117,7 +117,7 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
 
     A row in a replay, issued after a call that let a stream wait, or issued 100 us ago, began long after all that
     is known to hold it, and soon (8 us) after a row on another stream of its device ended: it probably waited for
-    that one. Where the same two nodes of a graph meet so in most of its replays, the edge is inferred; else guessed.
+    that one. Where the same two nodes of a graph meet so in most of its replays, it is inferred; else guessed.
 
     Args:
         rows: the timeline.
