@@ -1,0 +1,393 @@
+"""The nine questions of a round, each answered, or "not in this trace, because ...".
+
+1 draft: eager or replay, how many forwards        6 which branch a join waits for
+2 draft: bucket and padding                        7 communication: total, covered, exposed
+3 the seam between draft and verify                8 did one rank's route change the others'
+4 verify: width, rows, padded rows, their cost     9 extend: eager or replay, what its graph saves
+5 does the extend plan overlap verify and accept
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slipstream.timeline import markers
+from slipstream.timeline.breakdown import Join, Stretch, short_name
+from slipstream.timeline.edge_types import Confidence
+from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host import host_work, main_thread
+from slipstream.timeline.overlap import Intervals, Share, share, union
+from slipstream.timeline.rounds import Phase, Round, RoundKind, Rounds, Route
+from slipstream.timeline.table import Kind, Source
+
+QUESTIONS = (
+    "draft: eager or replay, and how many forwards",
+    "draft: bucket and padding",
+    "the seam between draft and verify",
+    "verify: width, rows, padded rows, and what they cost",
+    "does the extend plan overlap verify and accept",
+    "which branch a join waits for",
+    "communication: total, covered, exposed",
+    "did one rank's route change the others'",
+    "extend: eager or replay, and what its graph saves",
+)
+EXTEND_PLANS = ("extend plan A", "extend plan B", markers.EXTEND_PLAN)
+
+Value = int | float | str | list[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question.
+
+    Attributes:
+        question: 1 to 9.
+        text: in words; of a question that has no answer, "not in this trace, because ...".
+        values: in numbers, `_ns` in nanoseconds.
+        source: GIVEN if the trace says it, INFERRED if any of it was concluded.
+        known: whether there is an answer.
+    """
+
+    question: int
+    text: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    source: Source = Source.GIVEN
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Across:
+    """What only several rounds or ranks tell of one.
+
+    Attributes:
+        ns_per_row: of each phase, how much longer a row more makes it, from rounds with different rows.
+        routed: (phase, route) -> the median of its span, and how many.
+        peers: of each round number, the same round on every rank.
+        late: of each round number and rank, (others' wait for it in collectives, its own wait for others).
+    """
+
+    ns_per_row: Mapping[str, float]
+    routed: Mapping[tuple[str, Route], tuple[float, int]]
+    peers: Mapping[int, Sequence[Round]]
+    late: Mapping[tuple[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One round, as the nine functions below see it."""
+
+    deps: Dependencies
+    rounds: Rounds
+    item: Round
+    parts: Sequence[Stretch]
+    comm: Sequence[Share]
+    joins: Sequence[Join]
+    across: Across
+
+    def missing(self, question: int, why: str) -> Answer:
+        """Return the answer of a question that has none."""
+        return Answer(question, f"not in this trace, because {why}", known=False)
+
+    def without(self, question: int, phase: str) -> Answer:
+        """Return the answer of a question on a phase that the round does not have."""
+        if self.item.kind is RoundKind.DECODE:
+            return self.missing(question, f"this is a plain decoding step: it has no {phase}")
+        return self.missing(question, f"no work of this round is known to be its {phase}")
+
+    @property
+    def source(self) -> Source:
+        """How the phases are known."""
+        return self.rounds.source
+
+
+def answer_all(facts: Facts) -> tuple[Answer, ...]:
+    """Return the nine answers for a round."""
+    return tuple(ask(facts) for ask in (_q1, _q2, _q3, _q4, _q5, _q6, _q7, _q8, _q9))
+
+
+def microseconds(ns: float) -> str:
+    """Return a time as people read it."""
+    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
+
+
+def _q1(facts: Facts) -> Answer:
+    phase = facts.item.phase(markers.DRAFT)
+    if phase is None:
+        return facts.without(1, "draft")
+    forwards, source = phase.facts.get("forwards"), facts.source
+    if forwards is None and len(phase.graphs) > 1:
+        forwards = len(phase.graphs)
+    if forwards is None:
+        forwards, source = _forwards(facts.deps, phase), Source.INFERRED
+    values: dict[str, Value] = {"route": phase.route.value, "replays": len(phase.graphs)}
+    text = phase.route.value
+    if forwards:
+        values["forwards"] = forwards
+        text += f", {forwards} forward{'s' * (forwards > 1)}"
+        if source is Source.INFERRED:
+            text += " (inferred from kernels that recur)"
+    return Answer(1, text, values, source)
+
+
+def _forwards(deps: Dependencies, phase: Phase) -> int:
+    """Return how often the kernels of a draft recur: what most of its time's names have in common; 0 unknown."""
+    table = deps.timeline
+    kernels = phase.rows[table.kind[phase.rows] == Kind.KERNEL]
+    if not len(kernels):
+        return 0
+    names, counts = np.unique(table.name[kernels], return_counts=True)
+    took = np.zeros(len(names), np.int64)
+    np.add.at(took, np.searchsorted(names, table.name[kernels]), table.dur_ns[kernels])
+    # A kernel outside the forwards (a copy in, a top-k of all) comes once; those of forwards n, 2n, ... times.
+    often = counts > 1
+    if took[often].sum() * 2 < took.sum():
+        return 1
+    return int(np.gcd.reduce(counts[often & (took * 20 >= took.sum())])) or 1
+
+
+def _q2(facts: Facts) -> Answer:
+    phase = facts.item.phase(markers.DRAFT)
+    if phase is None:
+        return facts.without(2, "draft")
+    known = phase.facts
+    if "bucket" not in known:
+        return facts.missing(2, "no mark of the draft says its bucket")
+    if "requests" not in known:
+        return facts.missing(2, f"the draft's bucket of {known['bucket']} is marked, its requests are not")
+    bucket, requests = known["bucket"], known["requests"]
+    padded = bucket - requests
+    values: dict[str, Value] = {"bucket": bucket, "requests": requests, "padded_slots": padded}
+    values["padded_ns"] = cost = round(phase.busy_ns * padded / bucket) if bucket else 0
+    text = f"{requests} requests in a bucket of {bucket}: {padded} padded"
+    if padded:
+        text += f", at most {microseconds(cost)} of {microseconds(phase.busy_ns)}"
+    return Answer(2, text, values)
+
+
+def _q3(facts: Facts) -> Answer:
+    draft, verify = facts.item.phase(markers.DRAFT), facts.item.phase(markers.VERIFY)
+    if draft is None:
+        return facts.without(3, "draft")
+    if verify is None:
+        return facts.without(3, "verify")
+    gap = verify.start_ns - draft.end_ns
+    if gap < 0:
+        text = f"none: verify begins {microseconds(-gap)} before the draft ends"
+        return Answer(3, text, {"seam_ns": 0, "overlap_ns": -gap}, facts.source)
+    table = facts.deps.timeline
+    low, high = np.searchsorted(table.start_ns, [draft.end_ns - facts.deps.longest_ns, verify.start_ns])
+    rows = np.arange(low, high)[table.is_work[low:high] & (table.rank[low:high] == facts.item.rank)]
+    rows = rows[table.end_ns[rows] > draft.end_ns]
+    clipped = union(
+        np.maximum(table.start_ns[rows], draft.end_ns), np.minimum(table.end_ns[rows], verify.start_ns)
+    )
+    host = _host_between(facts, draft.end_ns, verify.start_ns)
+    values: dict[str, Value] = {
+        "seam_ns": gap,
+        "device_ns": clipped.total_ns,
+        "idle_ns": gap - clipped.total_ns,
+    }
+    text = f"{microseconds(gap)}, of which a device works {microseconds(clipped.total_ns)}"
+    if host:
+        values["host"] = [f"{name}: {microseconds(ns)}" for name, ns in host.most_common(5)]
+        name, ns = host.most_common(1)[0]
+        text += f"; the host is longest in {name} ({microseconds(ns)})"
+    return Answer(3, text, values, facts.source)
+
+
+def _host_between(facts: Facts, start_ns: int, end_ns: int) -> Counter[str]:
+    """Return what the thread that launches did in a stretch."""
+    thread = main_thread(facts.deps, facts.item.rank)
+    if thread < 0:
+        return Counter()
+    return host_work(facts.deps, thread, Intervals(np.array([start_ns]), np.array([end_ns])))
+
+
+def _q4(facts: Facts) -> Answer:
+    phase = facts.item.phase(markers.VERIFY)
+    if phase is None:
+        return facts.without(4, "verify")
+    known = phase.facts
+    values: dict[str, Value] = {
+        key: known[key] for key in ("requests", "bucket", "width", "rows", "padded_rows") if key in known
+    }
+    values["route"], values["busy_ns"] = phase.route.value, phase.busy_ns
+    if not {"rows", "bucket", "requests"} & set(known):
+        return facts.missing(4, "no mark of verify says its rows, bucket or requests")
+    words = [
+        f"{key.replace('_', ' ')} {known[key]}"
+        for key in ("requests", "bucket", "width", "rows")
+        if key in known
+    ]
+    text, source = ", ".join(words), facts.source
+    if "padded_rows" not in known or not known.get("rows") or "bucket" not in known:
+        return Answer(
+            4, f"{text}; padding is not in this trace, because its bucket is not marked", values, source
+        )
+    padded, rows = known["padded_rows"], known["rows"]
+    text += f", padded {padded}"
+    slope = facts.across.ns_per_row.get(markers.VERIFY)
+    most = round(phase.busy_ns * padded / rows)
+    if slope is not None:
+        cost = round(min(most, max(0.0, slope * padded)))
+        values["padded_ns"], source = cost, Source.INFERRED
+        text += f", which cost {microseconds(cost)} by rounds with other rows"
+    else:
+        values["padded_at_most_ns"] = most
+        text += f", which cost at most {microseconds(most)} of {microseconds(phase.busy_ns)}"
+    return Answer(4, text, values, source)
+
+
+def _q5(facts: Facts) -> Answer:
+    plans = [phase for phase in facts.item.phases if phase.name in EXTEND_PLANS]
+    if not plans:
+        if facts.item.kind is RoundKind.DECODE:
+            return facts.without(5, "extend plan")
+        return facts.missing(5, "no mark says which work plans the extend")
+    table = facts.deps.timeline
+    against = [phase for phase in facts.item.phases if phase.name in (markers.VERIFY, markers.ACCEPT)]
+    if not against:
+        return facts.without(5, "verify")
+    rows = np.concatenate([phase.rows for phase in against])
+    cover = union(table.start_ns[rows], table.end_ns[rows])
+    values: dict[str, Value] = {}
+    words: list[str] = []
+    for phase in plans:
+        part = share(phase.name, table.start_ns[phase.rows], table.end_ns[phase.rows], cover)
+        key = phase.name.replace(" ", "_")
+        values[f"{key}_ns"], values[f"{key}_covered_ns"] = part.total_ns, part.covered_ns
+        words.append(
+            f"{phase.name} {microseconds(part.total_ns)}, {microseconds(part.covered_ns)} of it covered"
+        )
+    inside = np.concatenate([phase.rows for phase in plans])
+    whole = share("extend plan", table.start_ns[inside], table.end_ns[inside], cover)
+    values |= {"total_ns": whole.total_ns, "covered_ns": whole.covered_ns, "exposed_ns": whole.exposed_ns}
+    verdict = "yes" if whole.covered_ns == whole.total_ns else "in part" if whole.covered_ns else "no"
+    values["overlaps"] = verdict
+    return Answer(5, f"{verdict}: {'; '.join(words)}", values, facts.source)
+
+
+def _q6(facts: Facts) -> Answer:
+    if not facts.joins:
+        return facts.missing(
+            6,
+            "no operation of this round is known to wait for two streams (no events, no topology, one stream)",
+        )
+    deps = facts.deps
+    table = deps.timeline
+    beside = [join for join in facts.joins if join.side_by_side]
+    mine = [join for join in beside if join.on_path]
+    counts: dict[str, Value] = {"joins": len(facts.joins), "side_by_side": len(beside), "on_path": len(mine)}
+    if not mine:
+        text = f"none: {len(beside)} of {len(facts.joins)} joins are of branches side by side, none is on the path"
+        return Answer(6, text, {**counts, "waited_ns": 0})
+    by_branch: dict[tuple[str, str], list[int]] = {}
+    for join in mine:
+        place = table.streams[deps.place[join.branch]].name
+        waited = by_branch.setdefault((short_name(table.name_of(join.branch)), place), [0, 0])
+        waited[0] += join.waited_ns
+        waited[1] += 1
+    guessed = any(join.confidence != Confidence.GIVEN for join in mine)
+    ordered = sorted(by_branch.items(), key=lambda item: -item[1][0])
+    (name, place), (ns, count) = ordered[0]
+    values: dict[str, Value] = {
+        **counts,
+        "waited_ns": sum(join.waited_ns for join in mine),
+        "branch": name,
+        "branch_stream": place,
+        "branch_waited_ns": ns,
+        "branches": [f"{n} on {s}: {c} joins, {microseconds(w)}" for (n, s), (w, c) in ordered[:5]],
+    }
+    text = f"{len(mine)} joins of branches side by side are on the path; longest for {name} on {place}: "
+    return Answer(
+        6, f"{text}{microseconds(ns)} in {count}", values, Source.INFERRED if guessed else Source.GIVEN
+    )
+
+
+def _q7(facts: Facts) -> Answer:
+    if not facts.comm:
+        return facts.missing(7, "no operation of this round is known to be communication")
+    whole = facts.comm[0]
+    table = facts.deps.timeline
+    rows = np.concatenate([phase.rows for phase in facts.item.phases])
+    rows = rows[table.kind[rows] == Kind.COMM]
+    source = Source(int(table.kind_source[rows].max(initial=0)))
+    values: dict[str, Value] = {
+        "total_ns": whole.total_ns,
+        "covered_ns": whole.covered_ns,
+        "exposed_ns": whole.exposed_ns,
+        "count": whole.count,
+        "families": [
+            f"{part.what}: {microseconds(part.total_ns)}, exposed {microseconds(part.exposed_ns)}"
+            for part in facts.comm[1:]
+        ],
+    }
+    text = (
+        f"{microseconds(whole.total_ns)}, covered {microseconds(whole.covered_ns)}, "
+        f"exposed {microseconds(whole.exposed_ns)}"
+    )
+    return Answer(7, text, values, source)
+
+
+def _q8(facts: Facts) -> Answer:
+    peers = facts.across.peers.get(facts.item.number, ())
+    if len(facts.rounds.of_rank) < 2:
+        return facts.missing(8, "it holds one rank")
+    if len(peers) < 2:
+        return facts.missing(8, "no other rank has this round")
+    routes: dict[str, dict[Route, list[int]]] = {}
+    for peer in peers:
+        for phase in peer.phases:
+            routes.setdefault(phase.name, {}).setdefault(phase.route, []).append(peer.rank)
+    apart = {name: by_route for name, by_route in routes.items() if len(by_route) > 1}
+    values: dict[str, Value] = {"ranks": len(peers), "apart": sorted(apart)}
+    late = {peer.rank: facts.across.late.get((peer.number, peer.rank), (0, 0)) for peer in peers}
+    last, (caused, _) = max(late.items(), key=lambda item: item[1][0])
+    values |= {"late_rank": last if caused else -1, "waited_for_it_ns": caused}
+    if not apart:
+        text = f"no: all {len(peers)} ranks took the same route in every phase"
+    else:
+        words = [
+            f"{name} {' and '.join(f'{route.value} on {ranks}' for route, ranks in sorted(by_route.items()))}"
+            for name, by_route in sorted(apart.items())
+        ]
+        text = f"the routes differ: {'; '.join(words)}"
+    if caused:
+        text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
+    return Answer(8, text, values, facts.source)
+
+
+def _q9(facts: Facts) -> Answer:
+    phase = facts.item.phase(markers.EXTEND)
+    if phase is None:
+        return facts.without(9, "extend")
+    values: dict[str, Value] = {
+        "route": phase.route.value,
+        "span_ns": phase.span_ns,
+        "busy_ns": phase.busy_ns,
+    }
+    eager = facts.across.routed.get((markers.EXTEND, Route.EAGER))
+    replay = facts.across.routed.get((markers.EXTEND, Route.REPLAY))
+    memory = "its memory is not in this trace, because profilers do not record graph pools"
+    text = f"{phase.route.value}, {microseconds(phase.span_ns)}"
+    if eager and replay:
+        saved = eager[0] - replay[0]
+        values["saved_ns"] = round(saved)
+        text += (
+            f"; a replay saves {microseconds(saved)} "
+            f"(median of {eager[1]} eager against {replay[1]} replayed rounds)"
+        )
+    elif phase.route is Route.EAGER:
+        holes = phase.span_ns - phase.busy_ns
+        values["saved_at_most_ns"] = holes
+        text += f"; a graph would save at most the {microseconds(holes)} in which it waits for launches"
+    else:
+        text += "; what its graph saves is not in this trace, because no round ran it eagerly"
+    return Answer(9, f"{text}; {memory}", values, facts.source)
+
+
+__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "microseconds"]

@@ -1,0 +1,279 @@
+"""What the path of a round is made of: phases, the seams between them by the host's own words, joins, bubbles."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slipstream.timeline.edge_types import EdgeKind
+from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host import BETWEEN, host_work, main_thread
+from slipstream.timeline.overlap import Intervals, Share, share, union
+from slipstream.timeline.path import Path, Piece
+from slipstream.timeline.rounds import Round, Rounds
+from slipstream.timeline.table import Bool, Int32, Kind
+
+
+@dataclass
+class Stretch:
+    """The time of a path that lies in a phase, or in the seam between two.
+
+    Attributes:
+        label: "verify", or "draft → verify" for a seam.
+        seam: whether it is one.
+        work_ns: of devices.
+        host_ns: of threads.
+        delay_ns: launch latency, the stream's own, events'.
+        unknown_ns: nothing known held it up.
+        host: the host's time by its operations' names.
+        meanwhile: what the host did while nothing known held the path up.
+    """
+
+    label: str
+    seam: bool
+    work_ns: int = 0
+    host_ns: int = 0
+    delay_ns: int = 0
+    unknown_ns: int = 0
+    host: Counter[str] = field(default_factory=Counter)
+    meanwhile: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def took_ns(self) -> int:
+        """All of it."""
+        return self.work_ns + self.host_ns + self.delay_ns + self.unknown_ns
+
+
+def stretches(deps: Dependencies, rounds: Rounds, item: Round, path: Path) -> list[Stretch]:
+    """Return the path of a round by phases and seams, in the order of time; they sum to the path's length.
+
+    Args:
+        deps: rows and edges.
+        rounds: all of them.
+        item: the round.
+        path: its path.
+    """
+    names, before, after = _phases_around(deps, rounds, item, path)
+    took = path.ends_ns - path.starts_ns
+    key = before.astype(np.int64) * len(names) + after
+    found: list[Stretch] = []
+    values, first = np.unique(key, return_index=True)
+    for value in values[np.argsort(first)].tolist():
+        mine = key == value
+        one, other = names[value // len(names)], names[value % len(names)]
+        sums = np.bincount(path.piece[mine], took[mine], len(Piece)).astype(np.int64).tolist()
+        stretch = Stretch(one if one == other else f"{one} → {other}", one != other, *sums)
+        stretch.host = _host_names(deps, path, mine & (path.piece == Piece.HOST))
+        unknown = mine & (path.piece == Piece.UNKNOWN)
+        thread = main_thread(deps, item.rank) if unknown.any() else -1
+        if thread >= 0:
+            idle = Intervals(path.starts_ns[unknown], path.ends_ns[unknown])
+            stretch.meanwhile = host_work(deps, thread, idle)
+        found.append(stretch)
+    return found
+
+
+def _phases_around(
+    deps: Dependencies, rounds: Rounds, item: Round, path: Path
+) -> tuple[list[str], Int32, Int32]:
+    """Return the names of phases, and for each piece the number of the one before it and the one after it.
+
+    Both are its own for work.
+    """
+    names: dict[str, int] = {}
+    rows = np.maximum(path.row, 0)
+    own = np.full(len(path), -1, np.int32)
+    worked = (path.piece == Piece.WORK) & (path.row >= 0)
+    keys = np.stack((deps.timeline.rank[rows], rounds.round_of[rows], rounds.phase_of[rows]))[:, worked]
+    if worked.any():
+        kinds, which = np.unique(keys, axis=1, return_inverse=True)
+        numbers = [
+            names.setdefault(_phase_name(rounds, item, *kind), len(names)) for kind in kinds.T.tolist()
+        ]
+        own[worked] = np.array(numbers, np.int32)[which.ravel()]
+    at = np.arange(len(path))
+    known = np.flatnonzero(own >= 0)
+    first = int(own[known[0]]) if len(known) else names.setdefault(item.phases[0].name, len(names))
+    last = int(own[known[-1]]) if len(known) else first
+    start = names.setdefault("previous round", len(names)) if item.number else first
+    end = names.setdefault("next round", len(names)) if item.following >= 0 else last
+    back = np.maximum.accumulate(np.where(own >= 0, at, -1))
+    ahead = np.minimum.accumulate(np.where(own >= 0, at, len(path))[::-1])[::-1]
+    padded = np.append(own, end)
+    before = np.where(back >= 0, own[np.maximum(back, 0)], start).astype(np.int32)
+    return list(names), before, padded[ahead].astype(np.int32)
+
+
+def _phase_name(rounds: Rounds, item: Round, rank: int, number: int, index: int) -> str:
+    """Name the phase of a row, as seen from a round."""
+    mine = rounds.of_rank.get(rank, ())
+    if number < 0 or number >= len(mine):
+        return "outside"
+    if number < item.number:
+        return "previous round"
+    return mine[number].phases[index].name if 0 <= index < len(mine[number].phases) else "outside"
+
+
+def _host_names(deps: Dependencies, path: Path, which: Bool) -> Counter[str]:
+    """Name the host's time of some pieces, each by the thread that it belongs to."""
+    found: Counter[str] = Counter()
+    rows = path.row[which]
+    threads = np.where((rows >= 0) & ~deps.timeline.on_device[rows], deps.timeline.stream[rows], -1)
+    for thread in np.unique(threads).tolist():
+        mine = threads == thread
+        starts, ends = path.starts_ns[which][mine], path.ends_ns[which][mine]
+        if thread < 0:
+            found[BETWEEN] += int((ends - starts).sum())
+        else:
+            found.update(host_work(deps, thread, Intervals(starts, ends)))
+    return found
+
+
+#: A branch is followed back over so many operations.
+_LONGEST_BRANCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A place where an operation waited for more than one stream.
+
+    Attributes:
+        row: what waited.
+        branch: the work that was done last.
+        other: the work that was done before it, on another stream.
+        waited_ns: how much later the branch was done: what the join would gain if it were faster.
+        kind: the EdgeKind that the branch was waited for by.
+        confidence: of that edge.
+        on_path: whether the path runs through what waited; only there it costs the round anything.
+        side_by_side: whether the two ran beside each other; else the one merely followed the other.
+    """
+
+    row: int
+    branch: int
+    other: int
+    waited_ns: int
+    kind: int
+    confidence: int
+    on_path: bool
+    side_by_side: bool
+
+
+def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
+    """Return the joins of a rank in the stretch of a path: of branches side by side first, then those on the path.
+
+    Args:
+        deps: rows and edges.
+        path: what waits begins its own work in the same stretch.
+        rank: whose.
+    """
+    on_path = set(path.through.tolist())
+    table, edges = deps.timeline, deps.edges
+    release = deps.release_ns[deps.joining]
+    inside = deps.joining[(release >= path.start_ns) & (release < path.end_ns)]
+    found: list[Join] = []
+    for row in inside[table.rank[inside] == rank].tolist():
+        latest: dict[int, int] = {}  # place -> its edge that was ready last
+        for edge in deps.edges_into(row):
+            src = int(edges.src[edge])
+            if not table.on_device[src] or edges.kind[edge] == EdgeKind.COLLECTIVE:
+                continue
+            place = int(deps.place[src])
+            if place not in latest or deps.ready_ns[edge] > deps.ready_ns[latest[place]]:
+                latest[place] = edge
+        ordered = sorted(latest.values(), key=lambda edge: int(deps.ready_ns[edge]), reverse=True)
+        if len(ordered) < 2:
+            continue
+        last, second = ordered[:2]
+        branch = work_behind(deps, int(edges.src[last]))
+        other = work_behind(deps, int(edges.src[second]))
+        found.append(
+            Join(
+                row,
+                branch,
+                other,
+                int(deps.ready_ns[last] - deps.ready_ns[second]),
+                int(edges.kind[last]),
+                int(edges.confidence[last]),
+                row in on_path,
+                _begun(deps, branch) < table.end_ns[other],
+            )
+        )
+    return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))
+
+
+def _begun(deps: Dependencies, row: int) -> int:
+    """Return when the branch that a row ends began: back along its stream as long as that held it up."""
+    for _ in range(_LONGEST_BRANCH):
+        edge = int(deps.binding[row])
+        if edge < 0 or deps.place[deps.edges.src[edge]] != deps.place[row]:
+            break
+        row = int(deps.edges.src[edge])
+    return int(deps.release_ns[row])
+
+
+def work_behind(deps: Dependencies, row: int) -> int:
+    """Return the work that a record or a wait stands behind; a row that is work stays."""
+    seen: set[int] = set()
+    while deps.timeline.kind[row] in (Kind.RECORD, Kind.WAIT) and row not in seen:
+        seen.add(row)
+        edge = int(deps.binding[row])
+        if edge < 0 or not deps.timeline.on_device[deps.edges.src[edge]]:
+            break
+        row = int(deps.edges.src[edge])
+    return row
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without its return type, template arguments and parameters, 60 characters at most.
+
+    >>> short_name("void at::native::reduce_kernel<512, 1>(int)")
+    'at::native::reduce_kernel'
+    """
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    text = re.split(r"[<(]", text, maxsplit=1)[0] or name
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_FAMILY = re.compile(r"^(?:void\s+)?([^(<]*)")
+
+
+def family(name: str) -> str:
+    """Return what sort of communication a name means: without sizes, numbers and template arguments.
+
+    >>> family("hcom_allReduce__586_0_1@123")
+    'hcom_allReduce'
+    >>> family("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*)")
+    'ncclDevKernel_AllReduce'
+    """
+    match = _FAMILY.match(name)
+    text = (match[1] if match else name).split("@")[0].split("__")[0] or name
+    if text.startswith(("nccl", "rccl")):
+        text = "_".join(re.split(r"_(?:Sum|Max|Min|Prod|Avg|RING|TREE|COLLNET|NVLS|f\d|bf|u?int)", text)[:1])
+    return text.strip()
+
+
+def communication(deps: Dependencies, item: Round) -> list[Share]:
+    """Return the communication of a round in total, then by family: how much computation covers, what is exposed.
+
+    Only what lies in the round's time counts. Empty where there is none.
+    """
+    table = deps.timeline
+    low, high = np.searchsorted(table.start_ns, [item.start_ns - deps.longest_ns, item.end_ns])
+    rows = np.arange(low, high)
+    rows = rows[table.is_work[rows] & (table.rank[rows] == item.rank) & (table.end_ns[rows] > item.start_ns)]
+    start = np.maximum(table.start_ns[rows], item.start_ns)
+    end = np.minimum(table.end_ns[rows], item.end_ns)
+    comm = table.kind[rows] == Kind.COMM
+    if not comm.any():
+        return []
+    computing = table.kind[rows] == Kind.KERNEL
+    cover = union(start[computing], end[computing])
+    found = [share("communication", start[comm], end[comm], cover)]
+    families = np.array([family(table.name_of(row)) for row in rows[comm].tolist()])
+    for name in np.unique(families).tolist():
+        mine = families == name
+        found.append(share(name, start[comm][mine], end[comm][mine], cover))
+    return [found[0], *sorted(found[1:], key=lambda part: -part.exposed_ns)]

@@ -1,0 +1,111 @@
+"""What a thread did, by the innermost of its operations: which function the time of a seam went to.
+
+aten::linear  ██████████████         ██████
+cudaLaunch       ██    ██
+innermost     lllccllllccll.........llllll       l linear, c cudaLaunch, . nothing in the trace
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.overlap import Intervals, covered_ns
+from slipstream.timeline.table import Int32, Int64, Timeline
+
+#: How the host's time is called in which its thread shows no operation.
+BETWEEN = "(no operation of the host in the trace)"
+
+
+@dataclass(frozen=True)
+class Innermost:
+    """A thread's time, cut so that each stretch belongs to the innermost operation: S stretches, ascending.
+
+    Attributes:
+        start_ns, end_ns: int64 [S].
+        name: int32 [S], into the table's names.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int32
+
+
+def innermost(timeline: Timeline, thread: int) -> Innermost:
+    """Cut the time of a thread; operations that overlap without nesting end where the next begins."""
+    rows = np.flatnonzero(timeline.stream == thread)
+    starts, ends = timeline.start_ns[rows].tolist(), timeline.end_ns[rows].tolist()
+    names = timeline.name[rows].tolist()
+    cut_starts: list[int] = []
+    cut_ends: list[int] = []
+    cut_names: list[int] = []
+    stack: list[tuple[int, int]] = []  # (end, name)
+    now = starts[0] if starts else 0
+    # A last one that begins when all have ended closes what is open.
+    last = max(ends, default=0)
+    for begin, end, name in zip([*starts, last], [*ends, last], [*names, -1], strict=True):
+        while stack:
+            outer_end, outer = stack[-1]
+            until = min(outer_end, begin)
+            if until > now:
+                cut_starts.append(now)
+                cut_ends.append(until)
+                cut_names.append(outer)
+                now = until
+            if outer_end > begin:
+                break
+            stack.pop()
+        if begin > now:
+            now = begin
+        stack.append((end, name))
+    return Innermost(
+        np.array(cut_starts, np.int64), np.array(cut_ends, np.int64), np.array(cut_names, np.int32)
+    )
+
+
+def main_thread(deps: Dependencies, rank: int) -> int:
+    """Return the thread of a rank that launches most, else the one that does most; -1 without any."""
+    if rank not in deps.main_threads:
+        table = deps.timeline
+        threads = np.array(
+            [stream.rank == rank and stream.device is None for stream in table.streams], np.bool_
+        )
+        calls = table.stream[table.launch[table.launch >= 0]]
+        calls = calls[threads[calls]]
+        rows = calls if len(calls) else table.stream[threads[table.stream]]
+        deps.main_threads[rank] = int(np.bincount(rows).argmax()) if len(rows) else -1
+    return deps.main_threads[rank]
+
+
+def host_work(deps: Dependencies, thread: int, when: Intervals) -> Counter[str]:
+    """Return what a thread did in a set of time: time by the name of the innermost operation.
+
+    Args:
+        deps: rows and edges.
+        thread: the stream of the thread.
+        when: the set; the times sum to it.
+    """
+    table = deps.timeline
+    if thread not in deps.threads:
+        deps.threads[thread] = innermost(table, thread)
+    cut = deps.threads[thread]
+    found: Counter[str] = Counter()
+    if not len(when):
+        return found
+    low = int(np.searchsorted(cut.end_ns, when.start_ns[0], side="right"))
+    high = int(np.searchsorted(cut.start_ns, when.end_ns[-1]))
+    took = covered_ns(cut.start_ns[low:high], cut.end_ns[low:high], when)
+    name = cut.name[low:high]
+    used, which = np.unique(name, return_inverse=True)
+    for number, sum_ns in zip(
+        used.tolist(), np.bincount(which, took, len(used)).astype(np.int64).tolist(), strict=True
+    ):
+        if sum_ns:
+            found[table.names[number]] += sum_ns
+    rest = when.total_ns - int(took.sum())
+    if rest:
+        found[BETWEEN] += rest
+    return found

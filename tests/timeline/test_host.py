@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.timeline.assemble import Op, timeline_of
+from slipstream.timeline.edges import find_dependencies
+from slipstream.timeline.host import BETWEEN, host_work, main_thread
+from slipstream.timeline.overlap import Intervals
+from slipstream.timeline.table import Kind
+
+
+def nested(low: int, high: int, depth: int, cuts: list[int]) -> list[tuple[int, int, str]]:
+    """Operations that nest: each holds the ones between two cuts of it."""
+    made = [(low, high, f"op {depth}")]
+    inner = sorted({cut for cut in cuts if low < cut < high})
+    if depth < 3 and len(inner) >= 2:
+        made += nested(inner[0], inner[1], depth + 1, [cut for cut in inner[2:] if cut < inner[1]])
+        made += nested(inner[1], high, depth + 1, inner[2:])
+    return made
+
+
+@given(
+    cuts=st.lists(st.integers(1, 99), max_size=14),
+    low=st.integers(0, 100),
+    high=st.integers(0, 120),
+)
+def test_time_goes_to_the_innermost_operation(cuts: list[int], low: int, high: int) -> None:
+    low, high = min(low, high), max(low, high) + 1
+    made = nested(0, 100, 0, cuts)
+    table = timeline_of([Op(name, a, b, "thread", Kind.HOST) for a, b, name in made])
+    deps = find_dependencies(table)
+    found = host_work(deps, main_thread(deps, 0), Intervals(np.array([low]), np.array([high])))
+    truth: dict[str, int] = {}
+    for moment in range(low, high):
+        holders = [(a, -b, name) for a, b, name in made if a <= moment < b]
+        name = max(holders, key=lambda holder: (holder[0], holder[1], holder[2]))[2] if holders else BETWEEN
+        truth[name] = truth.get(name, 0) + 1
+    assert dict(found) == truth
+
+
+def test_the_main_thread_is_the_one_that_launches() -> None:
+    ops = [Op(f"busy {n}", n, n + 1, "other", Kind.HOST) for n in range(5)]
+    ops += [Op("launch", 0, 1, "engine", Kind.HOST), Op("kernel", 2, 5, launch=5)]
+    deps = find_dependencies(timeline_of(ops))
+    assert deps.timeline.streams[main_thread(deps, 0)].name == "engine"
+    assert main_thread(deps, 7) == -1
