@@ -38,7 +38,7 @@ class EngineOptions:
         seed: Seeds sampling and random weights.
     """
 
-    draft: str = "ngram"
+    draft: str = "auto"
     num_steps: int = 3
     head: str | None = None
     dtype: str = "auto"

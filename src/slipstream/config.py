@@ -36,7 +36,7 @@ class SpecConfig:
             none does, "nextn" makes a random one from `seed`, and "auto" does without.
     """
 
-    draft: str = "ngram"
+    draft: str = "auto"
     num_steps: int = 3
     head: str | None = None
 

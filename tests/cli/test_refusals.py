@@ -175,7 +175,7 @@ class TestFlags:
             (["--max-model-len", "513"], "knows 512 positions"),
             (["--bogus"], "Unknown option: --bogus"),
             (["--num-step", "3"], "--num-steps"),
-            (["--head", "x"], "use --draft nextn"),
+            (["--draft", "ngram", "--head", "x"], "use --draft nextn"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
