@@ -77,7 +77,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", type=int, default=8, help="how many of the eight prompts")
     add("--prefill", type=int, default=512, help="tokens of the long prompt; 0 leaves it out")
     add("--batch", type=int, default=8, help="prompts that decode together; 1 leaves that out")
-    add("--draft", default="ngram", help="our drafter")
+    add("--draft", default="auto", help="our drafter")
     add("--num-steps", type=int, default=3, help="tokens that our drafter proposes a round")
     add("--dtype", default="auto", help="our weights: f32, bf16, q4 or auto")
     add("--lookup", type=int, default=4, help="tokens that the others' prompt lookup proposes")
