@@ -38,7 +38,7 @@ def load(args, behaviour: str) -> Loaded:  # type: ignore[no-untyped-def]
         raise ModuleNotFoundError("No module named 'engine'", name="engine")
     if behaviour == "broken":
         raise ValueError("cannot read the file")
-    speed = 2.0 if args.draft == "ngram" or args.weights == "int4" else 1.0
+    speed = 2.0 if args.draft == "auto" or args.weights == "int4" else 1.0
     asked = 0
 
     def generate(prompts: list[list[int]], max_tokens: int) -> Answer:

@@ -333,8 +333,8 @@ class TestRealModel:
             engine = smollm2.engine(dtype="q4", draft=draft, buckets=(1, 2))
             assert answers(engine, prompts, greedy(TOKENS)) == plain, draft
             assert answers(engine, prompts[:1], greedy(TOKENS)) == plain[:1], draft
-            if draft == "nextn":
-                assert engine.stats.acceptance_by_position[0] < 0.05
+            if draft == "nextn":  # the head that ships for this model
+                assert engine.stats.acceptance_by_position[0] > 0.2
 
     @pytest.mark.slow
     @pytest.mark.parametrize("graph", ["full", "none"])

@@ -25,6 +25,8 @@ from tests.timeline.writers import (
     write_kineto,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def read(path: Path) -> Timeline | None:
     """Read a file that may be damaged beyond use: then None, and one clear line was said."""

@@ -14,6 +14,8 @@ import torch
 
 from tests.device.soft.clean import assert_clean_in_every_order, streams
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS: list[Callable[[], Any]] = []
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slipstream.device import soft
 from slipstream.device.soft.machine import ProgramOrder, Report, Scheduler, Seeded
+
+pytestmark = pytest.mark.slow
 
 SIZE, TENSORS, STREAMS, EVENTS = 4, 3, 3, 2
 SCHEDULES = [ProgramOrder, lambda: Seeded(0), lambda: Seeded(1), lambda: Seeded(2), lambda: Seeded(3)]

@@ -93,9 +93,22 @@ def uninstall() -> None:
     _modules.clear()
     if _missing in sys.meta_path:
         sys.meta_path.remove(_missing)
-    del torch.npu  # type: ignore[attr-defined]
+    torch.npu = _no_npu()  # type: ignore[attr-defined]
     graph.default_capture_stream = None
     runtime.activate(None)
+
+
+def _no_npu() -> ModuleType:
+    """Return what stands for torch.npu from now on.
+
+    PyTorch cannot forget that PrivateUse1 is called "npu", and asks its module whether there is one: in every step of
+    an optimizer, for example.
+    """
+    module = ModuleType("torch.npu")
+    module.is_available = lambda: False  # type: ignore[attr-defined]
+    module.is_initialized = lambda: False  # type: ignore[attr-defined]
+    module.device_count = lambda: 0  # type: ignore[attr-defined]
+    return module
 
 
 def note_inputs(graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
