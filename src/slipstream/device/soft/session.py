@@ -101,8 +101,8 @@ def uninstall() -> None:
 def _no_npu() -> ModuleType:
     """Return what stands for torch.npu from now on.
 
-    PyTorch cannot forget that PrivateUse1 is called "npu", and asks its module whether there is one: in every step of
-    an optimizer, for example.
+    PyTorch cannot forget that PrivateUse1 is called "npu", and asks its module whether there is one: an optimizer
+    does in every step.
     """
     module = ModuleType("torch.npu")
     module.is_available = lambda: False  # type: ignore[attr-defined]
