@@ -102,12 +102,14 @@ def _no_npu() -> ModuleType:
     """Return what stands for torch.npu from now on.
 
     PyTorch cannot forget that PrivateUse1 is called "npu", and asks its module whether there is one: an optimizer
-    does in every step.
+    does in every step, and `torch.manual_seed` seeds it.
     """
     module = ModuleType("torch.npu")
     module.is_available = lambda: False  # type: ignore[attr-defined]
     module.is_initialized = lambda: False  # type: ignore[attr-defined]
     module.device_count = lambda: 0  # type: ignore[attr-defined]
+    module._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
+    module.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
     return module
 
 
