@@ -240,7 +240,7 @@ class Engine:
             candidate_B = core.head.tokens(logits_BN)
             self._drafting.note_confidence(request.request_id, ops.top_share(logits_BN).item())
             slot_B = torch.tensor([request.slot], device=place)
-            self._state = self._state.put(slot_B, candidate_M=candidate_B, hidden_MH=last_BH)
+            self._state = self._state.put_drafts(slot_B, candidate_B, last_BH)
 
     def _round(self, requests: list[Request], started: int) -> list[StepOutput]:
         core, recorder = self.core, self.core.recorder
@@ -337,7 +337,7 @@ class Engine:
             self._drafting.judge(request.request_id, confidence, held=guess == token)
         self._drafting.note_confidence(request.request_id, sure[-1])
         slot_B = torch.tensor([request.slot], device=place)
-        self._state = self._state.put(slot_B, candidate_M=guesses[-1:], hidden_MH=head_RH[-1:])
+        self._state = self._state.put_drafts(slot_B, guesses[-1:], head_RH[-1:])
 
     def _fill(self, requests: list[Request], drafts: Drafts) -> None:
         """Write the host mirrors: real rows, then padding that names no request."""

@@ -27,7 +27,7 @@ from slipstream.timeline.readers.ascend import (
     task_kind,
     whole,
 )
-from slipstream.timeline.readers.events import Scalar
+from slipstream.timeline.readers.events import Scalar, TimedEvent
 from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.readers.sides import node_key
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
@@ -61,14 +61,7 @@ class _Args(msgspec.Struct, gc=False):
     algorithm: Any = msgspec.field(default=None, name="alg_type")
 
 
-class _Event(msgspec.Struct, gc=False):
-    ph: Scalar = None
-    cat: Scalar = None
-    name: Scalar = ""
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = 0
+class _Event(TimedEvent, gc=False):
     args: _Args | None = None
 
 

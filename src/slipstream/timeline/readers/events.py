@@ -26,6 +26,23 @@ _EXACT_US: Final = float(1 << 43)
 Scalar = int | float | str | None
 
 
+class NamedEvent(msgspec.Struct, gc=False):
+    """What every kind of event has: phase, category, name, and the process and thread it belongs to."""
+
+    ph: Scalar = None
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
+
+
+class TimedEvent(NamedEvent, gc=False):
+    """An event whose `ts` and `dur` are numbers as they come, or text."""
+
+    ts: int | float | str | None = None
+    dur: int | float | str | None = 0
+
+
 class KinetoArgs(msgspec.Struct, gc=False):
     """Arguments of an event in PyTorch's profile. Kineto's own names, old and new."""
 
@@ -52,25 +69,13 @@ class KinetoArgs(msgspec.Struct, gc=False):
     target_rank: Any = msgspec.field(default=None, name="Dst Rank")
 
 
-class KinetoEvent(msgspec.Struct, gc=False):
+class KinetoEvent(TimedEvent, gc=False):
     """An event of PyTorch's profile; `ts` and `dur` in microseconds."""
 
-    ph: Scalar = None
-    cat: Scalar = None
-    name: Scalar = ""
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = 0
     args: KinetoArgs | None = None
 
 
-class _ExactKinetoEvent(msgspec.Struct, gc=False):
-    ph: Scalar = None
-    cat: Scalar = None
-    name: Scalar = ""
-    pid: Scalar = None
-    tid: Scalar = None
+class _ExactKinetoEvent(NamedEvent, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = Decimal(0)
     args: KinetoArgs | None = None

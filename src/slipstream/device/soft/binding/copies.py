@@ -90,29 +90,32 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
 
 
 def _to_device(target: SoftTensor, source: torch.Tensor, non_blocking: bool) -> SoftTensor:
-    pinned = isinstance(source, PinnedTensor)
-    blocking = not (non_blocking and pinned)
-    name = "copy host to device" if pinned else "copy pageable host to device"
-    if blocking:
-        wait_for_host(name, target.device_index)
-    values, raw = source.raw if isinstance(source, PinnedTensor) else source.detach(), target.raw
-    launch(name, regions_of(source), regions_of(target), lambda: raw.copy_(values), target.device_index)
-    if blocking:
-        synchronize(target.device_index)
+    _across(target, source, source, "copy {} to device", target.device_index, non_blocking)
     return target
 
 
 def _to_host(target: torch.Tensor, source: SoftTensor, non_blocking: bool) -> torch.Tensor:
-    pinned = isinstance(target, PinnedTensor)
-    blocking = not (non_blocking and pinned)
-    name = "copy device to host" if pinned else "copy device to pageable host"
-    if blocking:
-        wait_for_host(name, source.device_index)
-    out, raw = target.raw if isinstance(target, PinnedTensor) else target.detach(), source.raw
-    launch(name, regions_of(source), regions_of(target), lambda: out.copy_(raw), source.device_index)
-    if blocking:
-        synchronize(source.device_index)
+    _across(target, source, target, "copy device to {}", source.device_index, non_blocking)
     return target
+
+
+def _across(
+    target: torch.Tensor, source: torch.Tensor, host: torch.Tensor, name: str, index: int, non_blocking: bool
+) -> None:
+    """Copy between device `index` and `host`, one of the two; the host goes on at once only if it is pinned."""
+    pinned = isinstance(host, PinnedTensor)
+    blocking = not (non_blocking and pinned)
+    name = name.format("host" if pinned else "pageable host")
+    if blocking:
+        wait_for_host(name, index)
+    values, out = _plain(source), _plain(target)
+    launch(name, regions_of(source), regions_of(target), lambda: out.copy_(values), index)
+    if blocking:
+        synchronize(index)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.raw if isinstance(tensor, (SoftTensor, PinnedTensor)) else tensor.detach()
 
 
 def _between(target: SoftTensor, source: SoftTensor) -> SoftTensor:
