@@ -61,25 +61,27 @@ class Drafts:
 
 #: Where rows are dear (`keeper.TOO_DEAR`) and no draft was worth them, so many rounds pass without looking: at
 #: first, and at most. Looking costs a batch's host some percents of a round.
-_FIRST_REST, _LONGEST_REST = 1, 16
+_FIRST_REST, _LONGEST_REST = 1, 32
 
 
 @dataclass(slots=True)
 class _Rest:
-    """Rounds that pass without looking for drafts, more each time that none was worth it."""
+    """Rounds that pass without looking for drafts, more each time that none was worth it; of one size of batch."""
 
+    count: int = 0
     length: int = 0
     left: int = 0
 
-    def takes(self) -> bool:
-        """Return whether this round passes so."""
+    def takes(self, count: int) -> bool:
+        """Return whether this round of `count` requests passes so."""
         self.left -= 1
-        return self.left >= 0
+        return self.left >= 0 and count == self.count
 
-    def note(self, worth: bool) -> None:
+    def note(self, count: int, worth: bool) -> None:
         """Take in whether looking was worth it."""
-        self.length = 0 if worth else min(max(2 * self.length, _FIRST_REST), _LONGEST_REST)
-        self.left = self.length
+        before = self.length if count == self.count else 0
+        self.length = 0 if worth else min(max(2 * before, _FIRST_REST), _LONGEST_REST)
+        self.count, self.left = count, self.length
 
 
 class Drafting:
@@ -121,6 +123,23 @@ class Drafting:
         if drafter is not None:
             drafter.extend(tokens)
 
+    def follows(self, request_id: int, count: int) -> bool:
+        """Return whether the head of a request is to see its prompt, where so many requests run.
+
+        Not where rows are dear for so many: no head would be kept (`keeper.TOO_DEAR`).
+        """
+        if self._keeper is None:
+            return True
+        if self._dear(count):
+            self._keeper.leave(request_id)
+            return False
+        self._keeper.join(request_id)
+        return True
+
+    def _dear(self, count: int) -> bool:
+        """Return whether all drafts of so many requests would have to hold too often for any wide round to pay."""
+        return self.prices.times(count).chance_needed(self._widths) > TOO_DEAR
+
     def decide_heads(self, requests: Sequence[Request], behind: Sequence[int | None]) -> Stance:
         """Return whether the batch's heads are kept up to date in the next round, and what that takes.
 
@@ -144,10 +163,10 @@ class Drafting:
         if self._plan.draft in ("none", "nextn"):
             head = self._plan.draft == "nextn"
             return Drafts(self._plan.width, head, head, by_host)
-        times = self.prices.times(len(requests))
-        dear = rate is None and times.chance_needed(self._widths) > TOO_DEAR
-        if dear and self._rest.takes():
+        if rate is None and self._rest.takes(len(requests)):
             return Drafts(1, False, False, by_host)
+        times = self.prices.times(len(requests))
+        dear = rate is None and self._dear(len(requests))
         wanted = [self._wanted(request) for request in requests]
         proposals = [self._propose(request, count) for request, count in zip(requests, wanted, strict=True)]
         outlooks = [
@@ -157,7 +176,7 @@ class Drafting:
         choice = Choice(1, head=False)
         if any(outlook.ngram or outlook.head for outlook in outlooks):
             choice = choose_round(times, outlooks, self._widths, rate)
-        self._rest.note(choice.width > 1 or not dear)
+        self._rest.note(len(requests), choice.width > 1 or not dear)
         for row, (proposal, outlook) in enumerate(zip(proposals, outlooks, strict=True)):
             if not (choice.head and outlook.prefers_head(choice.width)):
                 by_host[row] = proposal.drafts[: choice.width - 1]

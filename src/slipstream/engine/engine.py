@@ -171,6 +171,8 @@ class Engine:
         pages = request.pages.pages if request.pages else []
         start, end = request.computed, min(request.computed + core.plan.prefill_chunk, len(ids))
         rows = chunk_rows(core, end - start, start, pages)
+        if start == 0:
+            self._start_head(request)
         hidden_RH = prefill_rows(core, ids[start:end], rows)
         if self.observer is not None:
             self.observer(request.request_id, start, hidden_RH)
@@ -184,7 +186,7 @@ class Engine:
             self._start_rounds(request, token)
             if fresh:
                 outputs = [self._publish(request, [token])]
-        if core.head is not None and request.phase is not Phase.FINISHED:
+        if core.head is not None and request.phase is not Phase.FINISHED and self._behind(request) is not None:
             self._prefill_head(request, hidden_RH, ids[start + 1 : end + 1] + [token] * last, rows)
         ended = time.perf_counter_ns()
         self.stats.prompt_tokens += end - start
@@ -221,8 +223,16 @@ class Engine:
             [[request.slot], [request.committed], [token]], device=place
         ).unbind()
         self._state = self._state.put(slot_B, lengths_M=length_B, bonus_M=bonus_B)
-        if self._lag is not None:
+
+    def _start_head(self, request: Request) -> None:
+        """Decide, before the first chunk of a prompt, whether the head is to follow this request."""
+        if self._lag is None:
+            return
+        greedy = request.request_id not in self._generators
+        if greedy and self._drafting.follows(request.request_id, len(self.scheduler.running)):
             self._lag.clear(request.slot)
+        else:
+            self._lag.lose(request.slot)
 
     @torch.inference_mode()
     def _prefill_head(

@@ -129,8 +129,9 @@ class HeadKeeper:
         self._verdict = _Verdict(())
 
     def join(self, request_id: int) -> None:
-        """Begin with a request: its account is empty."""
-        self._standings[request_id] = Standing(self.worth.record())
+        """Begin with a request's head: its account is empty, unless it has one."""
+        if request_id not in self._standings:
+            self._standings[request_id] = Standing(self.worth.record())
 
     def leave(self, request_id: int) -> None:
         """Forget a request."""
@@ -162,9 +163,10 @@ class HeadKeeper:
                 verdict.rate, catch_up, self._lose(heads, [row for row in late if row not in catch_up])
             )
         if verdict.dear:
-            return Stance(
-                None, (), self._lose(heads, [row for row in late if (behind[row] or 0) > self._room])
-            )
+            # Even rows that are only kept cost such a batch, round by round, what a few at its end may win back.
+            for request_id in ids:
+                self.leave(request_id)
+            return Stance(None, (), [row for row, count in enumerate(behind) if count is not None])
         self._credit = min(self._credit + _PROBE_SHARE, _PROBE_SAVINGS)
         catch_up, lose = [], []
         for row in late:
@@ -207,6 +209,8 @@ class HeadKeeper:
 
     def settle(self, ids: Sequence[int], outcome: Outcome, times: RoundTimes) -> None:
         """Take in one round: what the head cost or saved goes to the accounts."""
+        if not self._standings:
+            return
         plain_ns, count = times.round_ns(1), times.count
         if self._gains < 0:
             self._gains *= _DISTRUST_MEMORY
