@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 DRAFTERS = ("none", "ngram", "nextn", "auto")
 DTYPES = ("auto", "f32", "bf16", "q4")
-DEVICES = ("cpu", "npu")
+DEVICES = ("cpu", "cuda", "npu")
 GRAPH_MODES = ("full", "none")
 KERNELS = ("auto", "native", "torch")
 KV_DTYPES = ("auto", "f32", "f16")

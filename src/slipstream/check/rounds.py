@@ -128,9 +128,13 @@ def explore_round(bound: int, case: RoundCase = SMALL) -> Exploration:
 
 def reference_tokens(case: RoundCase = USUAL) -> list[list[int]]:
     """Return what plain decoding on the CPU answers."""
+    return tokens_on(open_device("cpu"), replace(case, draft="none", graph="none"))
+
+
+def tokens_on(device: Device, case: RoundCase) -> list[list[int]]:
+    """Return what a device answers."""
     settled: list[Step] = []
-    plain = replace(case, draft="none", graph="none")
-    _decode(open_device("cpu"), plain, settled)
+    _decode(device, case, settled)
     return _joined(case, settled)
 
 

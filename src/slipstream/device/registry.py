@@ -18,6 +18,10 @@ def open_device(name: str) -> Device:
         from slipstream.device.cpu import CpuDevice
 
         return CpuDevice()
+    if name == "cuda":
+        from slipstream.device.cuda import CudaDevice
+
+        return CudaDevice()
     if name == "npu":
         from slipstream.device.npu import NpuDevice
 

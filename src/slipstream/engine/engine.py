@@ -186,7 +186,11 @@ class Engine:
             self._start_rounds(request, token)
             if fresh:
                 outputs = [self._publish(request, [token])]
-        if core.head is not None and request.phase is not Phase.FINISHED and self._behind(request) is not None:
+        if (
+            core.head is not None
+            and request.phase is not Phase.FINISHED
+            and self._behind(request) is not None
+        ):
             self._prefill_head(request, hidden_RH, ids[start + 1 : end + 1] + [token] * last, rows)
         ended = time.perf_counter_ns()
         self.stats.prompt_tokens += end - start
