@@ -26,6 +26,9 @@ TOLERANCE = 1e-3
 CPU = torch.device("cpu")
 SMOLLM2: dict[str, Any] = json.loads((GOLDEN / "smollm2-f32.json").read_text())["prompts"]
 TINY_GOLDEN: dict[str, Any] = json.loads((GOLDEN / "tiny-f32.json").read_text())["models"]
+ONE_AND_SLOWLY_ALL = [
+    name if name == "code1" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(SMOLLM2)
+]
 
 
 @torch.inference_mode()
@@ -80,10 +83,11 @@ class TestSmolLM2:
         assert len(ids) == SMOLLM2[name]["ids"]
         assert hashlib.sha256(json.dumps(ids).encode()).hexdigest() == SMOLLM2[name]["ids_sha256"]
 
-    @pytest.mark.parametrize("name", sorted(SMOLLM2))
+    @pytest.mark.parametrize("name", ONE_AND_SLOWLY_ALL)
     def test_logits(self, llm: LLM, name: str) -> None:
         check_logits(llm.loaded.target, prompt_ids(llm.tokenizer)[name], SMOLLM2[name]["logits"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["code2", "sum1"])
     def test_greedy_text(self, llm: LLM, name: str) -> None:
         ids = prompt_ids(llm.tokenizer)[name]

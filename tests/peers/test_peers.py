@@ -14,6 +14,8 @@ import pytest
 
 import peers
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = ("slipstream", "llama_cpp", "openvino", "vllm", "transformers")
 
 

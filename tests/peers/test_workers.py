@@ -20,6 +20,8 @@ from peers_kinds import KINDS, command
 
 from tests.engines import Fleet
 
+pytestmark = pytest.mark.slow
+
 
 def start(name: str, model: object, told: list[str] | None = None) -> Worker:
     values = {"threads": 1, "context": 256, "cache": str(Path(str(model)).parent / "cache"), "draft": "none"}

@@ -90,7 +90,7 @@ def oracle_engine(tiny: Fleet, right_at: Any, **options: Any) -> Engine:
 class TestTheSameTextAsPlain:
     @pytest.mark.parametrize("graph", ["full", "none"])
     @pytest.mark.parametrize("num_steps", [1, 3, 5])
-    @pytest.mark.parametrize("dtype", ["f32", "q4", "bf16"])
+    @pytest.mark.parametrize("dtype", ["f32", "q4", pytest.param("bf16", marks=pytest.mark.slow)])
     def test_whatever_is_chosen(
         self, tiny: Fleet, any_round: AnyRound, dtype: str, num_steps: int, graph: str
     ) -> None:

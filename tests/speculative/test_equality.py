@@ -24,7 +24,7 @@ from tests.engines import Fleet, answers, come_and_go, drain, greedy, verify_alw
 from tests.speculative.oracle import OracleHead
 
 TOKENS = 24
-DTYPES = ("f32", "q4", "bf16")
+DTYPES = ("f32", "q4", pytest.param("bf16", marks=pytest.mark.slow))
 DRAFTS = [("none", 3)] + [(draft, steps) for draft in ("ngram", "nextn") for steps in (1, 3, 5)]
 
 
@@ -326,6 +326,7 @@ class TestRealModel:
         tokenizer = smollm2.loaded("q4").tokenizer
         return [chat_ids(tokenizer, p.user) for p in decode_prompts() if not names or p.name in names]
 
+    @pytest.mark.slow
     def test_two_prompts_alone_and_together(self, smollm2: Fleet) -> None:
         prompts = self.chat(smollm2, ("chat1", "copy1"))
         plain = [smollm2.plain("q4", prompt, TOKENS) for prompt in prompts]

@@ -22,6 +22,8 @@ from slipstream.train.shards import TrainingSequence
 from tests.engines import Fleet
 from tests.train.answers import Answers, answer, random_prompts
 
+pytestmark = pytest.mark.slow
+
 LOOP = LoopOptions(epochs=1, rows=200, learning_rate=3e-3)
 
 

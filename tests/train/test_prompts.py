@@ -25,12 +25,14 @@ def training() -> list[Prompt]:
     return training_prompts(seed=0)
 
 
+@pytest.mark.slow
 def test_there_are_many_and_all_differ(training: list[Prompt]) -> None:
     assert len(training) >= 20_000
     assert len({prompt.text for prompt in training}) == len(training)
     assert all(prompt.text.strip() for prompt in training)
 
 
+@pytest.mark.slow
 def test_they_are_of_many_kinds(training: list[Prompt]) -> None:
     templates = Counter(prompt.template for prompt in training)
     topics = {prompt.topic for prompt in training}
@@ -47,12 +49,14 @@ def test_the_same_seed_gives_the_same_and_a_longer_list_begins_with_the_shorter(
     assert training_prompts(3, 200) != training_prompts(4, 200)
 
 
+@pytest.mark.slow
 def test_no_slot_is_left_open(training: list[Prompt]) -> None:
     # A dollar sign stands in shell code only.
     assert not [p.text for p in training if "$" in p.text and "#!/bin/bash" not in p.text]
     assert not [p.text for p in training if re.search(r"\ba [aeio][a-z]", p.text) and p.group == "explain"]
 
 
+@pytest.mark.slow
 def test_held_out_prompts_share_no_pair_and_no_text_with_training(training: list[Prompt]) -> None:
     held_out = held_out_prompts()
     assert len({prompt.text for prompt in held_out}) == 64
@@ -64,6 +68,7 @@ def test_held_out_prompts_share_no_pair_and_no_text_with_training(training: list
     assert starred & {prompt.topic for prompt in held_out}
 
 
+@pytest.mark.slow
 def test_nothing_is_near_the_decode_workload(training: list[Prompt]) -> None:
     measured = {prompt.name: grams(prompt.user) for prompt in decode_prompts()}
     for prompt in [*training, *held_out_prompts()]:
