@@ -17,7 +17,7 @@ SETTINGS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZAT
 
 
 def main() -> None:
-    args = arguments(weights="int4", cache=".")
+    args = arguments(weights="int4", cache=".", lookup=0)
     serve(lambda: _load(args), lambda tell: _prepare(args, tell))
 
 
@@ -54,10 +54,11 @@ def _load(args: argparse.Namespace) -> Loaded:
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.enable_prefix_caching = False  # or a prompt's second run starts from the first one's cache
     scheduler.max_num_batched_tokens = args.context * args.batch  # a prompt in one piece, as LLMPipeline does
-    pipeline = openvino_genai.ContinuousBatchingPipeline(
-        str(_folder(args)), scheduler, "CPU", {"INFERENCE_NUM_THREADS": args.threads}
-    )
+    options = {"INFERENCE_NUM_THREADS": args.threads} | ({"prompt_lookup": True} if args.lookup else {})
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(_folder(args)), scheduler, "CPU", options)
     config = openvino_genai.GenerationConfig(do_sample=False, ignore_eos=True)
+    if args.lookup:
+        config.num_assistant_tokens, config.max_ngram_size = args.lookup, 3
     config.set_eos_token_id(0)  # it wants one, though it is ignored
     requests = 0
 
