@@ -76,8 +76,8 @@ def test_a_missing_name_is_named_with_the_nearest_and_the_way(machine: Machine) 
 
 
 def test_a_missing_module_is_named(machine: Machine) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"torch_npu.contrib is not in the software NPU"):
-        importlib.import_module("torch_npu.contrib")
+    with pytest.raises(ModuleNotFoundError, match=r"torch_npu.optim is not in the software NPU"):
+        importlib.import_module("torch_npu.optim")
 
 
 def test_a_device_that_is_not_there(machine: Machine) -> None:
@@ -269,3 +269,41 @@ def test_settings_are_taken(machine: Machine) -> None:
     assert torch.npu.is_jit_compile_false()
     with pytest.raises(UsageError, match=r"sync debug mode 'wran'.*'warn'"):
         torch.npu.set_sync_debug_mode("wran")
+
+
+class TestTransferToNpu:
+    """`from torch_npu.contrib import transfer_to_npu`, the first line of many a program."""
+
+    def test_what_says_cuda_means_npu(self, machine: Machine) -> None:
+        from torch_npu.contrib import transfer_to_npu  # noqa: F401
+
+        assert torch.cuda.is_available()
+        module = torch.nn.Linear(4, 4).to("cuda")
+        x = torch.ones(2, 4, device=torch.device("cuda", 0))
+        places = [x, module(x), module.cuda().weight, torch.zeros(2).cuda(0), x.new_empty(3, device="cuda:0")]
+        assert {str(tensor.device) for tensor in places} == {"npu:0"}
+        assert x.is_cuda
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.graph(graph, stream=stream):
+            y = x * 2
+        graph.replay()
+        torch.cuda.synchronize()
+        assert y.tolist() == [[2.0] * 4] * 2
+        assert machine.finish().clean
+
+    def test_it_ends_with_the_software_npu(self) -> None:
+        before = torch.cuda.is_available, torch.cuda.Stream
+        with soft.installed():
+            from torch_npu.contrib import transfer_to_npu  # noqa: F401
+
+            assert torch.cuda.Stream is torch.npu.Stream
+        assert (torch.cuda.is_available, torch.cuda.Stream) == before
+        assert str(torch.device("cuda")) == "cuda"
+        assert "torch_npu.contrib.transfer_to_npu" not in sys.modules
+
+    def test_other_parts_are_named_as_missing(self, machine: Machine) -> None:
+        with pytest.raises(
+            ModuleNotFoundError, match=r"torch_npu\.contrib\.function is not in the software NPU"
+        ):
+            importlib.import_module("torch_npu.contrib.function")

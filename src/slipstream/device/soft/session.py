@@ -22,6 +22,7 @@ from slipstream.device.soft.face import (
     builtin_handlers,  # noqa: F401 - it registers handlers
     modules,
     registry,
+    transfer,
 )
 from slipstream.device.soft.face.graphs import graph
 from slipstream.device.soft.machine import Limits, Machine, Scheduler, places
@@ -31,7 +32,9 @@ from slipstream.errors import DeviceError, UsageError
 places.skip(os.path.join("slipstream", "ops", "registry.py"))
 
 _patches = Patches()
-_missing = modules.MissingModules()
+_missing = modules.MissingModules(
+    {"torch_npu.contrib.transfer_to_npu": lambda: transfer.begin(sys.modules["torch_npu.npu"], _patches)}
+)
 _modules: dict[str, ModuleType] = {}
 _added: dict[str, Callable[..., Any]] = {}
 
@@ -87,8 +90,9 @@ def uninstall() -> None:
     """See `slipstream.device.soft.uninstall`."""
     if not runtime.is_active():
         return
+    transfer.end()
     _patches.undo()
-    for name in _modules:
+    for name in (*_modules, "torch_npu.contrib.transfer_to_npu"):
         sys.modules.pop(name, None)
     _modules.clear()
     if _missing in sys.meta_path:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.abc
+import importlib.machinery
 import sys
 import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipstream.device.soft.binding.tensor import weak_reference
@@ -91,15 +93,37 @@ class FaceModule(types.ModuleType):
 
 
 class MissingModules(importlib.abc.MetaPathFinder):
-    """Says so when a part of torch_npu is imported that the model lacks."""
+    """Says so when a part of torch_npu is imported that the model lacks; runs those whose import does something.
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+    Args:
+        effects: by the module's name, what its import does.
+    """
+
+    def __init__(self, effects: Mapping[str, Callable[[], None]]) -> None:
+        self._effects = effects
+
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Leave all other modules to the finders behind this one."""
+        if fullname in self._effects:
+            return importlib.machinery.ModuleSpec(fullname, _Effect(self._effects[fullname]))
         if fullname.startswith(("torch_npu.", "torch.npu.")):
             known = sorted(name for name in sys.modules if name.startswith("torch_npu"))
             raise ModuleNotFoundError(
                 f"{fullname} is not in the software NPU, which has {', '.join(known)}", name=fullname
             )
+        return None
+
+
+class _Effect(importlib.abc.Loader):
+    """An empty module whose import does something."""
+
+    def __init__(self, effect: Callable[[], None]) -> None:
+        self._effect = effect
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self._effect()
 
 
 def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
@@ -119,7 +143,9 @@ def build() -> tuple[FaceModule, FaceModule, dict[str, types.ModuleType]]:
         "torch_npu": top,
         "torch_npu.npu": npu,
         "torch_npu._C": native,
+        "torch_npu.contrib": FaceModule("torch_npu.contrib"),
     }
+    vars(modules["torch_npu.contrib"])["__path__"] = []
     for name, sources in _SUBMODULES.items():
         part = FaceModule(f"torch_npu.npu.{name}")
         for source in sources:
