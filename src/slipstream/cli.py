@@ -193,7 +193,7 @@ def graphs_plan(
         streams: What graphs take.
         platform: What Ascend changes.
     """
-    from slipstream.graph.plan_report import plan_data, plan_text
+    from slipstream.graph.plan_report import plan_data, plan_lines, plan_tables
     from slipstream.graph.planner import plan_graphs
 
     plan = plan_graphs(plan_request(max_requests, sizes, streams, platform))
@@ -202,7 +202,9 @@ def graphs_plan(
         return 0
     from slipstream.bench.tables import console
 
-    console().print(plan_text(plan))
+    console().print(plan_tables(plan))
+    for line in plan_lines(plan):
+        print(line)
     return 0
 
 

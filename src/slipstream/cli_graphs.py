@@ -28,22 +28,22 @@ class GraphSizeOptions:
     """Sizes.
 
     Attributes:
-        num_draft_tokens: Rows a request that are verified together, the last token's own among them, as SGLang counts
-            (--speculative-num-draft-tokens): the decode width. 1 is plain decoding.
+        num_draft_tokens: Rows a request that are verified together, its last token's own row among them: the
+            decode width, counted as SGLang's --speculative-num-draft-tokens. 1, the default, is plain decoding.
         num_speculative_tokens: The same as vLLM counts, without the last token's row: the width is one more.
         sizes: Captured rows (tokens): Ascend's default list, vLLM's, or a list as 1,2,4,8.
         max_size: The largest captured size; by default that of the list.
         max_batched_tokens: Rows that a step computes at most.
         interactive: The default list with every size up to 32.
         mode: none, piecewise, full, full_decode_only or full_and_piecewise.
-        attention: What the attention backends can do: always, uniform_batch, uniform_single_token_decode or never, or
-            Ascend's backends, as mla_v1; of several, separated by commas, the least counts.
+        attention: What the attention backends can do: always, uniform_batch, uniform_single_token_decode or never,
+            or Ascend's backends, as mla_v1; of several, separated by commas, the least counts.
         splitting: Whether the model can be split at attention, which pieces need.
         fallback: Take a lesser mode where the backend cannot give the one that is asked for.
         state_blocks: Blocks of the state cache, of a model with a recurrent state.
         sequence_parallel: Split the rows of a sequence over the ranks of --tp.
-        histogram: How often each decode batch is seen: `size count` lines, vLLM's metrics table, a server's log, JSON
-            or a trace of ours. Without it, every batch from 1 to max-requests counts alike.
+        histogram: How often each decode batch is seen: `size count` lines, vLLM's metrics table, a server's log,
+            JSON or a trace of ours. Without it, every batch from 1 to max-requests counts alike.
         budget: Graphs that the best list may have; by default as many as are planned.
     """
 
@@ -174,7 +174,7 @@ def _width(options: GraphSizeOptions) -> int:
         raise UsageError(f"num-speculative-tokens {vllm} is not possible; it is 0 or more.")
     if sglang is not None and vllm is not None and sglang != vllm + 1:
         raise UsageError(
-            f"num-draft-tokens {sglang} counts the last token's row and num-speculative-tokens {vllm} does not, so "
+            f"num-draft-tokens {sglang} counts the last token's row, num-speculative-tokens {vllm} does not, and "
             f"they disagree: {vllm} drafts have {vllm + 1} rows; give one of the two."
         )
     if sglang is not None:

@@ -38,8 +38,9 @@ OPTIONS = {
     "check": "file round schedules seed exhaustive timeout json",
     "graphs plan": "max-requests json num-draft-tokens num-speculative-tokens sizes max-size max-batched-tokens "
     "interactive mode attention splitting fallback state-blocks sequence-parallel histogram budget layers "
-    "draft-layers tp dp pcp dcp moe expert-parallel shared-expert-overlap hccl probe-streams probe-mib ascend-rules "
-    "enforce-eager compile-mode encoder-decoder xlite launch-blocking sleep-mode alloc-conf warmups inductor a5",
+    "draft-layers tp dp pcp dcp moe expert-parallel shared-expert-overlap hccl probe-streams probe-mib "
+    "ascend-rules enforce-eager compile-mode encoder-decoder xlite launch-blocking sleep-mode alloc-conf "
+    "warmups inductor a5",
     "graphs explain-error": "file json",
     "plan": "model json " + ENGINE_OPTIONS,
     "env": "json",

@@ -6,8 +6,8 @@ running sums of weight and of weight x rows,
     cost(j) = min over i < j of  cost(i) + size_j (W_j - W_i) - (S_j - S_i),
 
 once more for every graph of the budget. For fixed j that is the least of lines in size_j with slopes -W_i; sizes
-ascend and slopes fall, so a convex hull finds each minimum in constant time on average: budget x batches in all, in
-whole numbers.
+ascend and slopes fall, so a convex hull finds each minimum in constant time on average: budget x batches in all,
+in whole numbers.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Coverage:
 def decode_sizes(sizes: Sequence[int], mode: GraphMode, width: int, max_requests: int) -> tuple[int, ...]:
     """Return the sizes that a uniform decode batch may take.
 
-    Where decode has graphs of its own, vLLM captures those that hold at least one request and no more than may run.
+    Where decode has graphs of its own, vLLM captures those that hold a request at least and no more than may run.
     """
     if mode is GraphMode.NONE:
         return ()

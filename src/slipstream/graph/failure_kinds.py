@@ -44,7 +44,7 @@ _K = FailureKind
 
 EXPLANATIONS: dict[FailureKind, Explanation] = {
     _K.STREAMS: Explanation(
-        "The device has no stream left for the capture. Every captured graph keeps the streams that it forked, and "
+        "The device has no stream left for the capture. A captured graph keeps the streams that it forked, and "
         "pieces take layers x sizes x communication groups of 2,048. Neither memory nor a disk is full, whatever "
         "the text advises.",
         (
@@ -65,8 +65,8 @@ EXPLANATIONS: dict[FailureKind, Explanation] = {
         ),
     ),
     _K.ILLEGAL_OP: Explanation(
-        "An operation that a capture forbids ran inside one: usually a copy between host and device that blocks, as "
-        ".item(), .cpu(), a boolean mask, or an upload from memory that is not pinned.",
+        "An operation that a capture forbids ran inside one: usually a copy between host and device that blocks, "
+        "as .item(), .cpu(), a boolean mask, or an upload from memory that is not pinned.",
         (
             "find the op: `slipstream check FILE` names its line, on any machine",
             "compute the value before the capture, or keep it on the device",
@@ -113,8 +113,8 @@ EXPLANATIONS: dict[FailureKind, Explanation] = {
         ),
     ),
     _K.TASK_GROUP: Explanation(
-        "A task group is not as the device wants it: an op inside that cannot be updated, or begin and end that do "
-        "not match.",
+        "A task group is not as the device wants it: an op inside that cannot be updated, or begin and end that "
+        "do not match.",
         (
             "keep only updatable ops (attention) between graph_task_group_begin and _end",
             "with HCCL in AIV mode, keep communication out of the group",
@@ -122,8 +122,8 @@ EXPLANATIONS: dict[FailureKind, Explanation] = {
         ),
     ),
     _K.UPDATE: Explanation(
-        "An update did not meet its task: the graph was running ungated, or tasks that were captured and tasks that "
-        "were updated differ in number or order.",
+        "An update did not meet its task: the graph was running ungated, or tasks that were captured and tasks "
+        "that were updated differ in number or order.",
         (
             "wait for the update before the replay, or gate each task (ExternalEvent) and open it once a replay",
             "keep tasks with the graph that captured them, by name, and compare the counts",

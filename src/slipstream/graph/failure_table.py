@@ -124,6 +124,9 @@ def _signature(
     return Signature(kind, re.compile(pattern, re.IGNORECASE), strength, why, seen, guess)
 
 
+#: What stands before a code, so that a process or a stream of the same number is none.
+_SAID = r"(?:code(?: is|:)|result ?=|ErrCode=) ?"
+
 SIGNATURES: tuple[Signature, ...] = (
     # Streams, in all their faces.
     _signature(
@@ -153,14 +156,14 @@ SIGNATURES: tuple[Signature, ...] = (
         0,
         "a wait inside a capture found no stream",
         r"resource alloc fail(?s:.{0,400})stream wait event failed|"
-        r"stream wait event failed(?s:.{0,400})(?:resource alloc fail|207005)",
+        rf"stream wait event failed(?s:.{{0,400}})(?:resource alloc fail|{_SAID}207005)",
         "vllm-ascend#9596",
     ),
     _signature(
         _K.STREAMS,
         0,
         "the capture could not begin for want of a resource",
-        r"capture_?begin(?s:.{0,300})(?:207005|207008)|begin capture stream failed(?s:.{0,200})20700[58]",
+        rf"(?:capture_?begin|begin capture stream failed)(?s:.{{0,300}}){_SAID}20700[58]",
         "vllm-ascend#2629",
     ),
     _signature(
@@ -175,7 +178,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _K.STREAMS,
         0,
         "a resource could not be had, and it was a stream",
-        r"(?:RESOURCE_ALLOC_FAIL|207005)[^\n]{0,200}\bstreams?\b",
+        rf"(?:RESOURCE_ALLOC_FAIL|{_SAID}207005)[^\n]{{0,200}}\bstreams?\b",
     ),
     _signature(
         _K.RESOURCES, 0, "events ran out", r"event resources? (?:are|is) insufficient|no event resource"
@@ -188,8 +191,9 @@ SIGNATURES: tuple[Signature, ...] = (
         _K.ILLEGAL_OP,
         0,
         "a call that a capture forbids",
-        r"capture mode does not support|not (?:permitted|allowed|supported) (?:in|during|while|when) (?:graph |stream )?"
-        r"(?:captur|stream is captur)|cannot be (?:called|used) (?:during|while|in) (?:a )?captur|"
+        r"capture mode does not support|not (?:permitted|allowed|supported) (?:in|during|while|when) "
+        r"(?:graph |stream )?(?:captur|stream is captur)|"
+        r"cannot be (?:called|used) (?:during|while|in) (?:a )?captur|"
         r"cudaErrorStreamCapture(?:Unsupported|Implicit|Isolation)|cudaErrorCapturedEvent",
         "vllm-ascend#6002",
         "vllm-ascend#10309",
@@ -231,7 +235,8 @@ SIGNATURES: tuple[Signature, ...] = (
         _K.LATE_CAPTURE,
         0,
         "a shape that no graph was captured for came after the warm-up",
-        r"graph captur(?:ing|e) detected at an inappropriate time|captur(?:e|ing) is not (?:enabled|allowed) (?:now|any)",
+        r"graph captur(?:ing|e) detected at an inappropriate time|"
+        r"captur(?:e|ing) is not (?:enabled|allowed) (?:now|any)",
         "vllm-ascend#7150",
     ),
     # Tasks.
@@ -272,7 +277,8 @@ SIGNATURES: tuple[Signature, ...] = (
         0,
         "the lengths do not fit the rows of the graph",
         r"actual_?seq_?len[^\n]{0,160}(?:should|must|equal|not|invalid|mismatch)|"
-        r"(?:query_start_loc|seq_lens_list|num_reqs_padded)[^\n]{0,100}(?:mismatch|shorter|not equal|must|invalid)",
+        r"(?:query_start_loc|seq_lens_list|num_reqs_padded)[^\n]{0,100}"
+        r"(?:mismatch|shorter|not equal|must|invalid)",
         "vllm-ascend#7290",
         "vllm-ascend#7144",
     ),
@@ -280,7 +286,8 @@ SIGNATURES: tuple[Signature, ...] = (
         _K.ADDRESS,
         0,
         "an input stands somewhere else than at the capture",
-        r"input address(?:es)? [^\n]{0,60}(?:different|differ|changed)|static (?:address|input)[^\n]{0,40}(?:moved|changed)|"
+        r"input address(?:es)? [^\n]{0,60}(?:different|differ|changed)|"
+        r"static (?:address|input)[^\n]{0,40}(?:moved|changed)|"
         r"data_ptr[^\n]{0,60}(?:changed|differ)",
         "vllm#37363",
     ),
@@ -305,7 +312,8 @@ SIGNATURES: tuple[Signature, ...] = (
         _K.TIMEOUT,
         2,
         "nothing moved for too long",
-        r"(?:stream|event) sync(?:hroni[sz]e)?[^\n]{0,20} time(?:d )?out|(?:execute_model|sample_tokens) timed out|"
+        r"(?:stream|event) sync(?:hroni[sz]e)?[^\n]{0,20} time(?:d )?out|"
+        r"(?:execute_model|sample_tokens) timed out|"
         r"(?:aicore|vector core) (?:execution )?time(?:d )?out|notify wait (?:execution )?time(?:d )?out|"
         r"watchdog (?:caught )?[^\n]{0,40}timeout",
         "vllm-ascend#4233",

@@ -2,8 +2,8 @@
 
 The cause is seldom in the last line. Ending a capture raises an error of its own over the one that broke it; the
 runtime reports late and elsewhere; torch_npu's text for the commonest code is misleading. So the whole chain
-(`__cause__` and `__context__`) is read, every signature is looked for, and the one that names a cause wins over those
-that only follow from one. Pure: no torch.
+(`__cause__` and `__context__`) is read, every signature is looked for, and the one that names a cause wins over
+those that only follow from one. Pure: no torch.
 """
 
 from __future__ import annotations

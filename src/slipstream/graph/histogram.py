@@ -150,8 +150,8 @@ def _from_lines(text: str) -> Histogram:
 def _table(lines: list[str]) -> Histogram:
     """Read vLLM's tables, one an interval: all together.
 
-    Where decode has whole graphs, pieces are for mixed batches; so of a table that has both, the rows of pieces are
-    left out. Eager rows stay: decode batches without a graph are among them.
+    Where decode has whole graphs, pieces are for mixed batches; so of a table that has both, the rows of pieces
+    are left out. Eager rows stay: decode batches without a graph are among them.
     """
     by_mode: dict[str, Counter[int]] = {}
     skipped = []

@@ -17,6 +17,24 @@ def words(sizes: tuple[int, ...]) -> str:
     return ",".join(map(str, sizes)) or "none"
 
 
+def steps(sizes: tuple[int, ...]) -> str:
+    """Return a list in short, for tables: "1, 2, 4, 8 to 248 by 8"."""
+    parts = []
+    place = 0
+    while place < len(sizes):
+        last = place + 1
+        while last < len(sizes) and sizes[last] - sizes[last - 1] == sizes[place + 1] - sizes[place]:
+            last += 1
+        if last - place >= 4:
+            step = sizes[place + 1] - sizes[place]
+            parts.append(f"{sizes[place]} to {sizes[last - 1]}{'' if step == 1 else f' by {step}'}")
+            place = last
+        else:
+            parts.append(str(sizes[place]))
+            place += 1
+    return ", ".join(parts) or "none"
+
+
 def _mode_notes(plan: GraphPlan) -> list[str]:
     if plan.mode is GraphMode.NONE:
         return ["nothing is captured: every step runs eagerly"]
@@ -54,19 +72,22 @@ def _size_notes(plan: GraphPlan) -> list[str]:
         never = [graph.size for graph in plan.graphs if graph.requests is None]
         if never:
             notes.append(
-                f"no decode batch is padded to {words(tuple(never))}: leave them out, each takes time, streams and memory"
+                f"no decode batch is padded to {words(tuple(never))}: leave them out, each takes time, streams "
+                "and memory"
             )
     odd = [size for size in plan.sizes if size % width]
     if odd and plan.mode.has_piecewise and width > 1:
         notes.append(
             f"pieces are not rounded to the width, and {len(odd)} of {len(plan.sizes)} sizes are no multiple of "
-            f"{width}: hybrid models with drafts read beyond their rows there (vllm#46324); take multiples of {width}"
+            f"{width}: hybrid models with drafts read beyond their rows there (vllm#46324); take multiples of it"
         )
     if plan.best.uncovered and plan.covering is not None and plan.covering.sizes:
         notes.append(
-            f"the best list has no graph for {ranges(plan.best.uncovered)} requests, which the histogram never shows; "
-            f"with them the best is {words(plan.covering.sizes)}"
+            f"the best list has no graph for {ranges(plan.best.uncovered)} requests, which the histogram never "
+            f"shows; with them the best is {words(plan.covering.sizes)}"
         )
+    if plan.best.sizes and plan.best.sizes != plan.sizes:
+        notes.append(f"to take the best list: --sizes {words(plan.best.sizes)}")
     if plan.request.histogram is None:
         notes.append(f"no histogram: every decode batch from 1 to {rows // width} requests counts alike")
     return notes

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from slipstream.graph.coverage import ranges
 from slipstream.graph.modes import GraphMode
-from slipstream.graph.plan_notes import words
+from slipstream.graph.plan_notes import steps
 from slipstream.graph.plan_types import GraphPlan, ListCost, StreamReport
 from slipstream.graph.sizes import SizeSource
 from slipstream.graph.streams import STREAMS, Hccl
@@ -81,8 +81,8 @@ def plan_data(plan: GraphPlan) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: GraphPlan) -> RenderableType:
-    """Return what people read."""
+def plan_tables(plan: GraphPlan) -> RenderableType:
+    """Return the tables that people read."""
     parts: list[RenderableType] = [_head(plan)]
     if plan.graphs:
         parts.append(_graph_table(plan))
@@ -91,10 +91,12 @@ def plan_text(plan: GraphPlan) -> RenderableType:
         parts.append(_stream_table(plan.streams))
     if plan.changes:
         parts.append(_change_table(plan))
-    lines = [f"- {note}" for note in (*_histogram_words(plan), *plan.notes)]
-    if lines:
-        parts.append(Text("\n".join(lines)))
     return Group(*parts)
+
+
+def plan_lines(plan: GraphPlan) -> list[str]:
+    """Return what stands below the tables; a line may be long, for it may hold a list to copy."""
+    return [f"- {note}" for note in (*_histogram_words(plan), *plan.notes)]
 
 
 # Data.
@@ -156,8 +158,8 @@ def _head(plan: GraphPlan) -> Text:
     words_of = "no drafts" if request.width == 1 else "its last token and its drafts"
     rows = "row" if request.width == 1 else "rows"
     return Text(
-        f"{len(plan.graphs)} sizes from {source}, mode {plan.mode.value}; up to {request.max_requests} requests of "
-        f"{request.width} {rows} each ({words_of})"
+        f"{len(plan.graphs)} sizes from {source}, mode {plan.mode.value}; up to {request.max_requests} requests "
+        f"of {request.width} {rows} each ({words_of})"
     )
 
 
@@ -217,7 +219,7 @@ def _list_table(plan: GraphPlan) -> Table:
 
 def _cost_cells(cost: ListCost) -> tuple[str, ...]:
     return (
-        words(cost.sizes),
+        steps(cost.sizes),
         str(len(cost.sizes)),
         f"{cost.padded:.3f}",
         f"{cost.eager_share:.1%}",

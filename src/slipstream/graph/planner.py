@@ -1,7 +1,7 @@
 """One plan of graphs, before anything is launched: sizes, what they cover, what they pad, what they take.
 
-`plan_graphs` goes the way of the real launch: the platform's rules, the list of sizes, what the attention backend can
-give, rounding to the decode width. Then it asks what came of it. Pure: no torch.
+`plan_graphs` goes the way of the real launch: the platform's rules, the list of sizes, what the attention backend
+can give, rounding to the decode width. Then it asks what came of it. Pure: no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream.graph.best_sizes import MAX_BUDGET, best_sizes
 from slipstream.graph.change import Change
 from slipstream.graph.coverage import Coverage, cover, covering_size, decode_sizes
 from slipstream.graph.modes import GraphMode
-from slipstream.graph.plan_notes import plan_notes, words
+from slipstream.graph.plan_notes import plan_notes, steps
 from slipstream.graph.plan_types import GraphPlan, ListCost, PlannedGraph, PlanRequest, StreamReport
 from slipstream.graph.platform_rules import normalise
 from slipstream.graph.sizes import (
@@ -104,7 +104,7 @@ def _sizes(request: PlanRequest, ledger: _Ledger) -> tuple[int, ...]:
             f"every size is over max-batched-tokens {limit}, so nothing is captured; the smallest is {asked[0]}."
         )
     ledger.change(
-        "sizes", words(asked), words(kept), f"a step computes at most {limit} rows", "max-batched-tokens"
+        "sizes", steps(asked), steps(kept), f"a step computes at most {limit} rows", "max-batched-tokens"
     )
     return kept
 
@@ -118,17 +118,17 @@ def _shaped(
     if request.sequence_ranks > 1:
         kept = sequence_parallel_sizes(sizes, request.sequence_ranks)
         why = f"rows are split over {request.sequence_ranks} ranks"
-        ledger.change("sizes", words(sizes), words(kept), why, "sequence-parallel")
+        ledger.change("sizes", steps(sizes), steps(kept), why, "sequence-parallel")
         sizes = kept
     if most is not None and mode.has_piecewise:
         kept = sample_sizes(sizes, most)
         why = f"this hardware captures pieces at {most} sizes"
-        ledger.change("sizes", words(sizes), words(kept), why, "a5-sizes")
+        ledger.change("sizes", steps(sizes), steps(kept), why, "a5-sizes")
         sizes = kept
     if mode.decode is GraphMode.FULL and request.width > 1:
         rounded = round_to_width(sizes, request.width, ranks=request.sequence_ranks)
         why = f"a whole decode graph holds whole requests of {request.width} rows"
-        ledger.change("sizes", words(sizes), words(rounded), why, "decode-width")
+        ledger.change("sizes", steps(sizes), steps(rounded), why, "decode-width")
         sizes = rounded
     return sizes
 

@@ -1,7 +1,7 @@
 """Ascend's check of the configuration, as data: what changes what, in its order, and why. Pure: no torch.
 
-These are the rules of vllm-ascend's `NPUPlatform.check_and_update_config` (August 2026) that touch graphs. `normalise`
-gives the settings that would really run and every rule that fired; a rule that refuses raises.
+These are the rules of vllm-ascend's `NPUPlatform.check_and_update_config` (August 2026) that touch graphs.
+`normalise` gives the settings that would really run and every rule that fired; a rule that refuses raises.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "expandable-segments",
         "segments that grow leave fewer holes in the memory that graphs and caches share",
-        lambda s: not s.sleep_mode and not s.alloc_conf,
+        lambda s: not s.sleep_mode and "expandable_segments" not in s.alloc_conf,
         _expand,
     ),
 )

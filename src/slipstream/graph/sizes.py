@@ -1,14 +1,15 @@
 """Capture sizes: the default lists of vLLM and of Ascend, a user's list, and what the rules make of them.
 
-A size is the rows (tokens) of one captured batch; a decode batch of r requests has r x width of them. In a graph of
-whole decode batches a size is bucket x width. Pure: no torch. The lists and their rules are those of vLLM 0.33.0 and
-vllm-ascend of August 2026.
+A size is the rows (tokens) of one captured batch; a decode batch of r requests has r x width of them. In a graph
+of whole decode batches a size is bucket x width. The lists and their rules are those of vLLM 0.33.0 and
+vllm-ascend of August 2026. Pure: no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import pairwise
 from math import lcm
 
 from slipstream.errors import UsageError
@@ -102,7 +103,7 @@ def check_sizes(sizes: Sequence[int], maximum: int | None = None) -> tuple[int, 
     for size in sizes:
         if not 1 <= size <= MAX_SIZE:
             raise UsageError(f"size {size} is not possible; a size is 1 to {MAX_SIZE} rows.")
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         if before == after:
             raise UsageError(f"size {after} stands twice in the list; write each once.")
         if before > after:
@@ -122,7 +123,7 @@ def round_to_width(
 ) -> tuple[int, ...]:
     """Return the sizes rounded up to multiples of the decode width, each once, none above `maximum`.
 
-    A graph of a whole uniform batch holds whole requests, so vLLM rounds for it; graphs of pieces stay as they are.
+    A graph of a whole uniform batch holds whole requests, so vLLM rounds for it; sizes of pieces stay.
     With sequence parallelism a size is a multiple of the ranks as well.
 
     Args:

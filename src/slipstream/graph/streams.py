@@ -1,9 +1,9 @@
 """How many sizes an Ascend device has streams for: the historic budget, and a measured one. Pure: no torch.
 
-A captured graph keeps the streams that it forked, and a device has 2,048. Until June 2026 vllm-ascend cut its list of
-sizes by the formula below (`update_aclgraph_sizes`); from HDK 25.5.1 and CANN 8.5.0 on the limit is lifted. It is
-still the best public predictor for older stacks. Its constants are of one stack, so what a probe capture really took
-stands beside it.
+A captured graph keeps the streams that it forked, and a device has 2,048. Until June 2026 vllm-ascend cut its list
+of sizes by the formula below (`update_aclgraph_sizes`); from HDK 25.5.1 and CANN 8.5.0 on the limit is lifted. It
+is still the best public predictor for older stacks. Its constants are of one stack, so what a probe capture really
+took stands beside it.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def measured_max_sizes(streams_per_size: int, *, reserved: int = 0) -> int:
     """
     if not 1 <= streams_per_size <= STREAMS:
         raise UsageError(
-            f"a probe of {streams_per_size} streams a size is not possible; it is 1 to {STREAMS}, the streams in use "
-            "after capturing one size less those before."
+            f"a probe of {streams_per_size} streams a size is not possible; it is 1 to {STREAMS}, the streams in "
+            "use after capturing one size less those before."
         )
     return max(0, STREAMS - reserved) // streams_per_size
 
