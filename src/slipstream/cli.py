@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from slipstream import __version__
 from slipstream.cli_graphs import GraphPlatformOptions, GraphSizeOptions, GraphStreamOptions, plan_request
@@ -209,7 +209,7 @@ def graphs_plan(
 
 
 @graphs_app.command
-def explain_error(file: str, *, json: bool = False) -> int:
+def explain_error(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, json: bool = False) -> int:
     """Say what a failed capture or replay means and what to change, from a log or a traceback.
 
     Exit code 1 says that the text holds no known failure of graphs.

@@ -44,7 +44,8 @@ class GraphSizeOptions:
         sequence_parallel: Split the rows of a sequence over the ranks of --tp.
         histogram: How often each decode batch is seen: `size count` lines, vLLM's metrics table, a server's log,
             JSON or a trace of ours. Without it, every batch from 1 to max-requests counts alike.
-        budget: Graphs that the best list may have; by default as many as are planned.
+        budget: Graphs that the best list may have; by default as many as are planned, and one more where these
+            leave batches out.
     """
 
     num_draft_tokens: int | None = None

@@ -1,7 +1,7 @@
 """Sixty messages of failed graphs as users met them, rebuilt in our own words from the tables of reported threads.
 
-What the runtime itself prints (function names, codes, its fixed phrases) stands as it prints it; hosts, paths, models
-and the talk around are ours. The first of each is the thread that had it, or the table of codes.
+What the runtime itself prints (function names, codes, its fixed phrases) stands as it prints it; hosts, paths,
+models and the talk around are ours. The first of each is the thread that had it, or the table of codes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ class Message:
     text: str
 
 
-_BEGIN = "capture_begin:torch_npu/NPUGraph.cpp:1 NPU function error: c10_npu::acl::AclmdlRICaptureBegin(stream, mode)"
-_END = "capture_end:torch_npu/NPUGraph.cpp:2 NPU function error: c10_npu::acl::AclmdlRICaptureEnd(stream, &model)"
+_BEGIN = "capture_begin:torch_npu/NPUGraph.cpp:1 NPU function error: acl::AclmdlRICaptureBegin(stream, mode)"
+_END = "capture_end:torch_npu/NPUGraph.cpp:2 NPU function error: acl::AclmdlRICaptureEnd(stream, &model)"
 _STORAGE = (
     "[ERROR] 2026-04-17-09:16:39 (PID:180293, Device:0, RankID:-1) ERR00100 PTA call acl api failed\n"
-    "[Error]: Failed to apply for memory.\n        Check the remaining storage space in the hardware environment.\n"
+    "[Error]: Failed to apply for memory.\n        Check the remaining storage space in the "
+    "hardware environment.\n"
 )
 _HINT = (
-    "Since the operator is called asynchronously, the stack may be wrong; please set ASCEND_LAUNCH_BLOCKING=1 for an "
+    "Since the operator is called asynchronously, the stack may be wrong; please set "
+    "ASCEND_LAUNCH_BLOCKING=1 for an "
     "accurate one, and unset ASCEND_LAUNCH_BLOCKING in time after debugging.\n"
 )
 
@@ -37,7 +39,8 @@ MESSAGES: tuple[Message, ...] = (
         "vllm-ascend#9564",
         K.STREAMS,
         "(Worker_TP3 pid=207018) ERROR 04-20 21:27:00 [multiproc_executor.py:932] New capture stream failed, "
-        "stream_id=1987, event_id=[-1->70037].[FUNC:GetCaptureStream]\nstream wait event failed, runtime result = 207005",
+        "stream_id=1987, event_id=[-1->70037].[FUNC:GetCaptureStream]\nstream wait event failed, "
+        "runtime result = 207005",
     ),
     Message(
         "vllm-ascend#9596",
@@ -48,7 +51,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#8393",
         K.STREAMS,
-        f"{_BEGIN}, error code is 207005\n{_STORAGE}EE9999: Inner Error!\n[SqCqManage]Alloc sq cq fail, stream_id=1984, "
+        f"{_BEGIN}, error code is 207005\n{_STORAGE}EE9999: Inner Error!\n[SqCqManage]Alloc sq cq fail, "
+        "stream_id=1984, "
         "retCode=0x7020023.[FUNC:Setup]",
     ),
     Message(
@@ -76,7 +80,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#12998",
         K.STREAMS,
-        "halSqCqAllocate failed\nNormalSqCqAllocate:[drv api] SqCq allocate failed: device_id=3, drvRetCode=14!",
+        "halSqCqAllocate failed\nNormalSqCqAllocate:[drv api] SqCq allocate failed: device_id=3, "
+        "drvRetCode=14!",
     ),
     Message(
         "our software NPU",
@@ -86,7 +91,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#9564, as the executor repeats it",
         K.STREAMS,
-        "RuntimeError: Worker failed with error 'Create capture stream failed, stream_id=1987, error=117571619'; disk "
+        "RuntimeError: Worker failed with error 'Create capture stream failed, stream_id=1987, "
+        "error=117571619'; disk "
         "and memory of the host were free",
     ),
     # Operations in a capture.
@@ -99,13 +105,15 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#11514",
         K.ILLEGAL_OP,
-        "synchronized memcpy failed, kind = 1, runtime result = 107030\nAclQueryEventRecordedStatus(event), error code "
+        "synchronized memcpy failed, kind = 1, runtime result = "
+        "107030\nAclQueryEventRecordedStatus(event), error code "
         "is 507011\n[Error]: Model execution failed.",
     ),
     Message(
         "vllm-ascend#11912",
         K.ILLEGAL_OP,
-        "[ERROR] ASCENDCL(507011,): aclrtMemcpyImpl:synchronized memcpy failed, kind = 1, runtime result = 107030",
+        "[ERROR] ASCENDCL(507011,): aclrtMemcpyImpl:synchronized memcpy failed, kind = 1, runtime "
+        "result = 107030",
     ),
     Message(
         "vllm#46673",
@@ -115,12 +123,14 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#3885",
         K.ILLEGAL_OP,
-        "mtp: hidden[positions == 0] copies a mask to the host; error code is 107030 while the graph is captured",
+        "mtp: hidden[positions == 0] copies a mask to the host; error code is 107030 while the graph is "
+        "captured",
     ),
     Message(
         "vllm-ascend#10309",
         K.ILLEGAL_OP,
-        "synchronize stream failed, runtime result = 107027\nsynchronized memcpy failed, kind = 2, runtime result = "
+        "synchronize stream failed, runtime result = 107027\nsynchronized memcpy failed, kind = 2, "
+        "runtime result = "
         "107030\nDuring handling of the above exception, another exception occurred:\nerror code is 507903",
     ),
     Message(
@@ -131,7 +141,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#2138",
         K.ILLEGAL_OP,
-        "RunOpApiV2: NPU function error: c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream), error code is 107027",
+        "RunOpApiV2: NPU function error: c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream), error "
+        "code is 107027",
     ),
     Message("table of codes", K.ILLEGAL_OP, "event record failed, runtime result = 107028"),
     Message(
@@ -180,7 +191,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#7150",
         K.LATE_CAPTURE,
-        "RuntimeError: CUDA graph capturing detected at an inappropriate time. This operation is currently disabled.",
+        "RuntimeError: CUDA graph capturing detected at an inappropriate time. This operation is "
+        "currently disabled.",
     ),
     # Tasks.
     Message(
@@ -219,7 +231,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm#37363",
         K.ADDRESS,
-        "AssertionError: Input addresses for cudagraphs are different during replay. Expected [1, 2], got [1, 3]",
+        "AssertionError: Input addresses for cudagraphs are different during replay. Expected [1, 2], "
+        "got [1, 3]",
     ),
     # On the device.
     Message(
@@ -242,7 +255,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#14293",
         K.MEMORY,
-        "RuntimeError: NPU out of memory. Tried to allocate 22.00 MiB (NPU 6; 60.97 GiB total capacity; 19.79 MiB free)",
+        "RuntimeError: NPU out of memory. Tried to allocate 22.00 MiB (NPU 6; 60.97 GiB total capacity; "
+        "19.79 MiB free)",
     ),
     Message("vllm#50488", K.MEMORY, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
     Message("table of codes", K.MEMORY, "aclrtMalloc failed, runtime result = 207018"),
@@ -253,7 +267,8 @@ MESSAGES: tuple[Message, ...] = (
     Message(
         "vllm-ascend#3574",
         K.CONFIG,
-        "ValueError: ACL graph is incompatible with ASCEND_LAUNCH_BLOCKING=1. Please unset ASCEND_LAUNCH_BLOCKING.",
+        "ValueError: ACL graph is incompatible with ASCEND_LAUNCH_BLOCKING=1. Please unset "
+        "ASCEND_LAUNCH_BLOCKING.",
     ),
     Message("vllm#28207", K.CONFIG, "ValueError: No valid cudagraph sizes after rounding to multiple of 5"),
     Message(
@@ -266,7 +281,8 @@ MESSAGES: tuple[Message, ...] = (
 #: Texts that hold numbers and words like those of failures, and are none.
 HARMLESS: tuple[str, ...] = (
     "| 4  0 | 107030 |  | 8489 |\n| 4  1 | 207018 |  | 18369 |",
-    "(Worker pid=207008) INFO 04-20 21:27:00 [gpu_model_runner.py:1] Graph capturing finished in 12 secs, took 1.2 GiB",
+    "(Worker pid=207008) INFO 04-20 21:27:00 [gpu_model_runner.py:1] Graph capturing finished in 12 "
+    "secs, took 1.2 GiB",
     "[ERROR] RUNTIME(107025,4):2026-07-11 something else went wrong [api_c.cc:1081]507011 rtInfo",
     "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True\nTASK_QUEUE_ENABLE=2\nASCEND_LAUNCH_BLOCKING=0",
     "INFO Available KV cache memory: 20.1 GiB; --gpu-memory-utilization 0.9",

@@ -13,13 +13,13 @@ from slipstream.graph.histogram import Histogram, Unit, read_histogram
 from slipstream.trace import Mark, Slice, write_chrome
 
 TABLE = """\
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] - Mode: FULL_AND_PIECEWISE
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] | Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] |-----------------|---------------|--------------|--------------|-------|
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] | 12 | 16 | 4 | FULL | 700 |
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] | 37 | 40 | 3 | PIECEWISE | 20 |
-(APIServer pid=3606348) INFO 12-02 16:51:04 [cuda_graph.py:108] | 100 | 100 | 0 | CUDAGraphMode.NONE | 9 |
-(APIServer pid=3606348) INFO 12-02 16:51:14 [cuda_graph.py:108] | Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |
+(pid=36) INFO 12-02 16:51:04 [log.py:1] - Mode: FULL_AND_PIECEWISE
+(pid=36) INFO 12-02 16:51:04 [log.py:1] | Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |
+(pid=36) INFO 12-02 16:51:04 [log.py:1] |-----------------|---------------|--------------|--------------|-------|
+(pid=36) INFO 12-02 16:51:04 [log.py:1] | 12 | 16 | 4 | FULL | 700 |
+(pid=36) INFO 12-02 16:51:04 [log.py:1] | 37 | 40 | 3 | PIECEWISE | 20 |
+(pid=36) INFO 12-02 16:51:04 [log.py:1] | 100 | 100 | 0 | CUDAGraphMode.NONE | 9 |
+(pid=36) INFO 12-02 16:51:14 [log.py:1] | Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |
 | 12 | 16 | 4 | FULL | 50 |
 | 10 | 12 | 2 | FULL | 5 |
 | 12 | 8 | 4 | FULL | 1 |
@@ -54,7 +54,7 @@ class TestKinds:
         assert read(tmp_path, "| 3 | 4 | 1 | PIECEWISE | 20 |\n").counts == {3: 20}
 
     def test_a_vllm_log(self, tmp_path: Path) -> None:
-        line = "INFO 02-17 18:32:47 loggers.py:78] Avg generation throughput: 7.5 tokens/s, Running: {} reqs, Waiting: 3 reqs\n"
+        line = "INFO 02-17 18:32:47 loggers.py:78] Avg generation: 7.5 tokens/s, Running: {} reqs, Waiting: 3 reqs\n"
         histogram = read(tmp_path, "starting\n" + "".join(line.format(n) for n in (13, 13, 2, 0)) + "done\n")
         assert (histogram.kind, histogram.counts) == ("log", {13: 2, 2: 1})
         assert histogram.left_out == {"no running request": 1}

@@ -1,4 +1,4 @@
-"""Capture sizes: default lists, users' lists, rounding, filters and cuts, against values from the documented rules."""
+"""Capture sizes: default lists, users' lists, rounding, filters and cuts, against the documented rules."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TestRounding:
 
     def test_a_maximum_below_one_request_is_refused_with_the_least(self) -> None:
         with pytest.raises(
-            UsageError, match="maximum of 4 rows holds no decode request of 5 rows.*at least 5"
+            UsageError, match=r"largest size 4 holds no decode request of 5 rows.*as --sizes 5"
         ):
             round_to_width((1, 2, 4), 5)
 

@@ -87,5 +87,5 @@ def test_a_recurrent_state_needs_a_block_a_request() -> None:
     check_state_blocks(FULL, 8, 8)
     check_state_blocks(PIECES, 9, 8)
     check_state_blocks(FULL, 9, None)
-    with pytest.raises(UsageError, match="whole graphs of 9 requests need as many state blocks.*has 8"):
+    with pytest.raises(UsageError, match=r"whole graphs of 9 requests need as many state blocks.*has 8"):
         check_state_blocks(DECODE_ONLY, 9, 8)

@@ -42,7 +42,8 @@ class Sign:
         kind: which.
         strength: as in `failure_table.Signature`.
         link: number of the text in the chain, the earliest error first.
-        position: in that text.
+        position: in that text, where it begins.
+        end: where it ends.
         why: what it shows.
         line: the line it stands in.
         seen: threads that had it.
@@ -53,6 +54,7 @@ class Sign:
     strength: int
     link: int
     position: int
+    end: int
     why: str
     line: str
     seen: tuple[str, ...] = ()
@@ -156,9 +158,8 @@ def classify(failure: BaseException | str) -> Diagnosis:
     codes = tuple(dict.fromkeys(code for text in texts for _, code in _codes(text)))
     if not signs:
         return Diagnosis(FailureKind.UNKNOWN, (), codes, () if isinstance(failure, str) else tuple(texts))
-    told = sorted(signs, key=lambda sign: (sign.link, sign.position))
-    lines = tuple(dict.fromkeys(sign.line for sign in told))
-    return Diagnosis(signs[0].kind, tuple(signs), codes, lines if isinstance(failure, str) else tuple(texts))
+    original = _telling_lines(failure, signs) if isinstance(failure, str) else tuple(texts)
+    return Diagnosis(signs[0].kind, tuple(signs), codes, original)
 
 
 def chain_texts(error: BaseException) -> list[str]:
@@ -195,6 +196,7 @@ def _signs(text: str, link: int) -> Iterator[Sign]:
                 signature.strength,
                 link,
                 match.start(),
+                match.end(),
                 signature.why,
                 _line(text, match.start(), match.end()),
                 signature.seen,
@@ -205,6 +207,7 @@ def _signs(text: str, link: int) -> Iterator[Sign]:
             code.kind,
             code.strength,
             link,
+            position,
             position,
             f"{code.number}: {code.meaning}",
             _line(text, position, position),
@@ -236,12 +239,27 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 
 
 def _line(text: str, start: int, end: int) -> str:
-    """Return the lines from one place to another, without what a logger writes before them."""
+    """Return the lines from one place to another as one, without what a logger writes before them."""
+    return _cut(" ".join(line for _, line in _lines(text, start, end)))
+
+
+def _telling_lines(text: str, signs: Sequence[Sign]) -> tuple[str, ...]:
+    """Return every line of a log that told something, once."""
+    found = {place: line for sign in signs for place, line in _lines(text, sign.position, sign.end)}
+    return tuple(dict.fromkeys(_cut(found[place]) for place in sorted(found) if found[place]))
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yield (place, line) of the lines from one place to another, without what a logger writes before them."""
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)
-    lines = text[first : len(text) if last < 0 else last].splitlines()
-    cleaned = " ".join(_LOGGER.sub("", line).strip() for line in lines)
-    return cleaned if len(cleaned) <= _MOST_EVIDENCE else cleaned[:_MOST_EVIDENCE] + " ..."
+    for line in text[first : len(text) if last < 0 else last].splitlines(keepends=True):
+        yield first, _LOGGER.sub("", line).strip()
+        first += len(line)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MOST_EVIDENCE else line[:_MOST_EVIDENCE] + " ..."
 
 
 #: "(Worker_TP3 pid=78100) ERROR 04-20 21:27:00 [multiproc_executor.py:932]" and what stands for it elsewhere.

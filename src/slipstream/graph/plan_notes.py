@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from slipstream.graph.coverage import covering_size, ranges
 from slipstream.graph.modes import GraphMode
-from slipstream.graph.plan_types import GraphPlan
+from slipstream.graph.plan_types import GraphPlan, PlanRequest
+
+
+def completed_sizes(request: PlanRequest, mode: GraphMode, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a list with the size that the fullest decode batch needs; None if there can be no such graph."""
+    need = covering_size(mode, request.width, request.max_requests, ranks=request.sequence_ranks)
+    most = request.max_batched_tokens
+    if mode is GraphMode.NONE or (most is not None and most < need):
+        return None
+    if mode is GraphMode.FULL_DECODE_ONLY and need > request.width * request.max_requests:
+        return None
+    return tuple(sorted({*sizes, need}))
 
 
 def plan_notes(plan: GraphPlan) -> tuple[str, ...]:
@@ -56,9 +67,9 @@ def _coverage_notes(plan: GraphPlan) -> list[str]:
         return [
             f"{said}; raise max-batched-tokens from {most} to {need}, or lower max-requests to {most // width}"
         ]
-    if plan.mode is GraphMode.FULL_DECODE_ONLY and need > width * request.max_requests:
+    if completed_sizes(request, plan.mode, plan.sizes) is None:
         return [f"{said}; set max-requests to {need // width}, which splits evenly over the ranks"]
-    add = f"--sizes {words((*plan.sizes, need))}"
+    add = f"--sizes {words(tuple(sorted((*plan.sizes, need))))}"
     if request.max_size is not None:
         add += f" --max-size {need}"
     return [f"{said}; add {need} to the sizes: {add}"]

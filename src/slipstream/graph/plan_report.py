@@ -61,6 +61,8 @@ def plan_data(plan: GraphPlan) -> dict[str, Any]:
         "assumed": "every decode batch alike" if request.histogram is None else None,
         "expected_padded_rows": plan.planned.padded,
         "eager_share": plan.planned.eager_share,
+        "completed_sizes": None if plan.completed is None else list(plan.completed.sizes),
+        "completed_expected_padded_rows": None if plan.completed is None else plan.completed.padded,
         "budget": plan.budget,
         "best_sizes": list(plan.best.sizes),
         "best_expected_padded_rows": plan.best.padded,
@@ -207,6 +209,9 @@ def _list_table(plan: GraphPlan) -> Table:
         table.add_column(name, justify="right")
     table.add_column("requests without a graph", overflow="fold")
     lists = [("planned", plan.planned)]
+    if plan.completed is not None:
+        added = set(plan.completed.sizes) - set(plan.sizes)
+        lists.append((f"planned, and {', '.join(map(str, added))}", plan.completed))
     if plan.default.sizes != plan.planned.sizes:
         lists.append(("default", plan.default))
     lists.append((f"best of {plan.budget}", plan.best))
@@ -261,6 +266,6 @@ def _histogram_words(plan: GraphPlan) -> list[str]:
     lines = [f"histogram: {read.kind}, {sum(used.counts.values()):,} decode steps"]
     lines += [f"histogram: {count:,} steps left out: {why}" for why, count in used.left_out.items()]
     if read.skipped:
-        lines.append(f"histogram: {len(read.skipped):,} lines skipped")
+        lines.append(f"histogram: {len(read.skipped):,} line{'s' * (len(read.skipped) > 1)} skipped")
         lines += [f"histogram: {skipped}" for skipped in read.skipped[:_MOST_SKIPPED]]
     return lines

@@ -37,7 +37,8 @@ class PlanRequest:
         sequence_ranks: ranks that share the rows of a sequence; 1 without sequence parallelism.
         platform: what Ascend's check of the configuration reads; None leaves it out.
         histogram: how often each decode batch is seen; None for all alike.
-        budget: graphs that the best list may have; None for as many as the planned one.
+        budget: graphs that the best list may have; None for as many as the planned one, and one more where that
+            leaves batches without a graph.
         streams: of the stream budget; None leaves it out.
         hccl: how communication is expanded.
         probe_streams: streams that a probe capture of one size took.
@@ -170,6 +171,8 @@ class GraphPlan:
         graphs: by size, ascending.
         coverage: of every decode batch.
         planned: the cost of the planned list.
+        completed: the same with the graph that it lacks for the fullest batch; None where it lacks none, or can
+            have none. The best list of one graph more than planned never pads more than this one.
         default: of the default list for the same numbers.
         best: the list of least expected padded rows within the budget, over the batches that were seen.
         covering: the same, made to hold every batch up to the most that may run; None where `best` does.
@@ -185,6 +188,7 @@ class GraphPlan:
     graphs: tuple[PlannedGraph, ...]
     coverage: Coverage
     planned: ListCost
+    completed: ListCost | None
     default: ListCost
     best: ListCost
     covering: ListCost | None

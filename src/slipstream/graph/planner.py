@@ -15,7 +15,7 @@ from slipstream.graph.best_sizes import MAX_BUDGET, best_sizes
 from slipstream.graph.change import Change
 from slipstream.graph.coverage import Coverage, cover, covering_size, decode_sizes
 from slipstream.graph.modes import GraphMode
-from slipstream.graph.plan_notes import plan_notes, steps
+from slipstream.graph.plan_notes import completed_sizes, plan_notes, steps
 from slipstream.graph.plan_types import GraphPlan, ListCost, PlannedGraph, PlanRequest, StreamReport
 from slipstream.graph.platform_rules import normalise
 from slipstream.graph.sizes import (
@@ -61,15 +61,19 @@ def plan_graphs(request: PlanRequest) -> GraphPlan:
     sizes = _shaped(request, mode, sizes, None if settings is None else settings.max_sizes, ledger)
     weights = _weights(request)
     coverage = cover(sizes, mode, request.width, request.max_requests, ranks=request.sequence_ranks)
-    budget = min(request.budget or max(1, len(sizes)), MAX_BUDGET)
+    # A list that leaves batches out is compared with one that may have the graph that it lacks.
+    lacking = 1 if coverage.uncovered else 0
+    budget = min(request.budget or max(1, len(sizes) + lacking), MAX_BUDGET)
     streams = _streams(request, mode, sizes)
     best, covering = _best(request, mode, weights, budget)
+    whole = completed_sizes(request, mode, sizes) if lacking else None
     plan = GraphPlan(
         request,
         mode,
         _graphs(request, mode, sizes, coverage, weights, streams),
         coverage,
         _cost(request, mode, sizes, weights),
+        None if whole is None else _cost(request, mode, whole, weights),
         _cost(request, mode, _default(request, mode), weights),
         best,
         covering,

@@ -143,10 +143,10 @@ def round_to_width(
         return kept
     if step <= limit:
         return (step,)
-    whole = f"of {width} rows" if ranks == 1 else f"of {width} rows, split over {ranks} ranks,"
+    whole = f"of {width} rows" if ranks == 1 else f"of {width} rows, split over {ranks} ranks"
     raise UsageError(
-        f"the maximum of {limit} rows holds no decode request {whole} and so no graph; set a maximum of at least "
-        f"{step}."
+        f"the largest size {limit} holds no decode request {whole}, and vLLM does not start so; give a size of "
+        f"{step} or more, as --sizes {step}."
     )
 
 
