@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from slipstream.graph.failure_kinds import EXPLANATIONS, FailureKind
@@ -125,7 +127,7 @@ class TestChains:
         first.__context__, second.__context__ = second, first
         assert classify(first).kind is K.UNJOINED
         error: BaseException = RuntimeError("error code is 107030")
-        for number in range(2000):
+        for number in range(1200):
             following = RuntimeError(f"step {number}")
             following.__cause__ = error
             error = following
@@ -150,6 +152,24 @@ def test_the_text_has_meaning_advice_and_the_original() -> None:
     assert (data["kind"], data["known"], data["guess"]) == ("streams", True, False)
     assert data["codes"][0]["code"] == 207005
     assert any("Alloc sq cq fail" in line for line in data["original"])
+
+
+def test_one_line_for_an_error() -> None:
+    sentence = classify(RuntimeError("rtMemcpy: error code is 107030")).sentence
+    assert sentence.startswith("illegal operation in a capture: An operation that a capture forbids")
+    assert "To mend it: find the op: `slipstream check FILE`" in sentence
+    assert "\n" not in sentence
+
+
+def test_a_long_log_is_read_at_once_and_no_code_is_lost_in_it() -> None:
+    lines = [f"INFO step {number}: Running: {number % 9} reqs, captured" for number in range(40000)]
+    lines[20000] = "aclrtMemcpy failed, runtime result = 107030"
+    lines[30000] = "aclrtMemcpy failed, runtime result = 507011"
+    started = time.perf_counter()
+    diagnosis = classify("\n".join(lines))
+    assert time.perf_counter() - started < 2
+    assert [code.number for code in diagnosis.codes] == [107030, 507011]
+    assert diagnosis.original == (lines[20000], lines[30000])
 
 
 def test_a_loggers_own_words_are_left_out() -> None:

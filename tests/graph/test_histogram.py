@@ -54,7 +54,9 @@ class TestKinds:
         assert read(tmp_path, "| 3 | 4 | 1 | PIECEWISE | 20 |\n").counts == {3: 20}
 
     def test_a_vllm_log(self, tmp_path: Path) -> None:
-        line = "INFO 02-17 18:32:47 loggers.py:78] Avg generation: 7.5 tokens/s, Running: {} reqs, Waiting: 3 reqs\n"
+        line = (
+            "INFO 02-17 18:32:47 log.py:78] Avg generation: 7.5 tokens/s, Running: {} reqs, Waiting: 3 reqs\n"
+        )
         histogram = read(tmp_path, "starting\n" + "".join(line.format(n) for n in (13, 13, 2, 0)) + "done\n")
         assert (histogram.kind, histogram.counts) == ("log", {13: 2, 2: 1})
         assert histogram.left_out == {"no running request": 1}

@@ -9,6 +9,7 @@ those that only follow from one. Pure: no torch.
 from __future__ import annotations
 
 import re
+import string
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ _CODE = re.compile(
 _NAME = re.compile(r"\bACL_ERROR_\w+")
 
 _MOST_EVIDENCE = 300
+
+_SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_NO_DIGITS = str.maketrans("", "", string.digits)
+_CODE_LIKE = re.compile(r"[125]07\d{3}")
+
+#: Characters from which on a log is condensed.
+_LONG = 100_000
 
 #: Characters a line for people.
 _WIDTH = 110
@@ -104,6 +112,14 @@ class Diagnosis:
             dict.fromkeys(seen for sign in self.signs if sign.kind is self.kind for seen in sign.seen)
         )
 
+    @property
+    def sentence(self) -> str:
+        """One line for an error: what it is, what it means, what to change first."""
+        likely = ", most likely" if self.guess else ""
+        return (
+            f"{self.kind.value}{likely}: {self.explanation.meaning} To mend it: {self.explanation.change[0]}."
+        )
+
     def data(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -150,7 +166,7 @@ def classify(failure: BaseException | str) -> Diagnosis:
     Args:
         failure: an exception, read with all that led to it, or a text, as a pasted log.
     """
-    texts = [failure] if isinstance(failure, str) else chain_texts(failure)
+    texts = [_condensed(failure)] if isinstance(failure, str) else chain_texts(failure)
     signs = sorted(
         (sign for link, text in enumerate(texts) for sign in _signs(text, link)),
         key=lambda sign: (sign.strength, sign.link, sign.position),
@@ -158,7 +174,7 @@ def classify(failure: BaseException | str) -> Diagnosis:
     codes = tuple(dict.fromkeys(code for text in texts for _, code in _codes(text)))
     if not signs:
         return Diagnosis(FailureKind.UNKNOWN, (), codes, () if isinstance(failure, str) else tuple(texts))
-    original = _telling_lines(failure, signs) if isinstance(failure, str) else tuple(texts)
+    original = _telling_lines(texts[0], signs) if isinstance(failure, str) else tuple(texts)
     return Diagnosis(signs[0].kind, tuple(signs), codes, original)
 
 
@@ -187,9 +203,23 @@ def chain_texts(error: BaseException) -> list[str]:
     return found
 
 
+def _condensed(log: str) -> str:
+    """Return a long log without lines that stood there before, but for their numbers: most of a log are these.
+
+    Lines with other error codes are other lines.
+    """
+    if len(log) < _LONG:
+        return log
+    first: dict[tuple[str, ...], str] = {}
+    for line in log.splitlines():
+        first.setdefault((line.translate(_NO_DIGITS), *_CODE_LIKE.findall(line)), line)
+    return "\n".join(first.values())
+
+
 def _signs(text: str, link: int) -> Iterator[Sign]:
+    small = text.translate(_SMALL)  # of the same length, which lower() does not promise
     for signature in SIGNATURES:
-        match = signature.pattern.search(text)
+        match = signature.pattern.search(small)
         if match is not None:
             yield Sign(
                 signature.kind,
