@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -165,6 +165,7 @@ def plan_request(
         hccl=_choose("hccl", Hccl, streams.hccl),
         probe_streams=streams.probe_streams,
         probe_memory=None if streams.probe_mib is None else _memory(streams.probe_mib),
+        unread=_unread(sizes, streams, platform),
     )
 
 
@@ -226,18 +227,43 @@ def _memory(text: str) -> MemoryProbe:
     return MemoryProbe(first, following)
 
 
+def _unread(
+    sizes: GraphSizeOptions, streams: GraphStreamOptions, platform: GraphPlatformOptions
+) -> tuple[str, ...]:
+    """Return what was asked and nothing reads, in words."""
+    notes = []
+    if streams.layers is None:
+        read = ["layers", "probe_streams", "probe_mib", *(["tp"] if sizes.sequence_parallel else [])]
+        given = _given(streams, GraphStreamOptions(), read)
+        if given:
+            notes.append(f"without --layers streams are not predicted, and nothing reads {given}")
+    if not _wants_rules(sizes, platform):
+        given = _given(platform, GraphPlatformOptions(), ["ascend_rules"])
+        if given:
+            notes.append(f"Ascend's rules are off, and nothing reads {given}; add --ascend-rules")
+    return tuple(notes)
+
+
+def _given(options: Any, default: Any, left_out: list[str]) -> str:
+    """Return the options that differ from their default, as they are written."""
+    names = [field.name for field in fields(options) if field.name not in left_out]
+    given = [name for name in names if getattr(options, name) != getattr(default, name)]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
+
+
+def _wants_rules(sizes: GraphSizeOptions, platform: GraphPlatformOptions) -> bool:
+    if platform.ascend_rules is None:
+        return sizes.sizes.strip().lower() != SizeSource.VLLM.value
+    return platform.ascend_rules
+
+
 def _platform(sizes: GraphSizeOptions, options: GraphPlatformOptions) -> PlatformSettings | None:
-    wanted = options.ascend_rules
-    if wanted is None:
-        wanted = sizes.sizes.strip().lower() != SizeSource.VLLM.value
-    if not wanted:
+    if not _wants_rules(sizes, options):
         return None
     return PlatformSettings(
-        graph_mode=_choose("mode", GraphMode, sizes.mode),
         compile_mode=_choose("compile mode", CompileMode, options.compile_mode),
         enforce_eager=options.enforce_eager,
         encoder_decoder=options.encoder_decoder,
-        speculative=_width(sizes) > 1,
         xlite=_choose("xlite graphs", Xlite, options.xlite),
         launch_blocking=options.launch_blocking,
         sleep_mode=options.sleep_mode,

@@ -116,6 +116,25 @@ class TestPlan:
             "expandable-segments",
         }
 
+    def test_what_nothing_reads_is_said(self, capsys: Capture) -> None:
+        notes = document(capsys, "--max-requests", "4", "--tp", "4", "--moe")["notes"]
+        assert "without --layers streams are not predicted, and nothing reads --tp, --moe" in notes
+        notes = document(capsys, "--max-requests", "4", "--sizes", "vllm", "--a5", "--warmups", "3")["notes"]
+        assert "Ascend's rules are off, and nothing reads --warmups, --a5; add --ascend-rules" in notes
+        read = document(capsys, "--max-requests", "8", "--tp", "8", "--sequence-parallel")["notes"]
+        assert not any("nothing reads" in note for note in read)
+
+    def test_the_platform_as_it_would_run(self, capsys: Capture) -> None:
+        platform = document(capsys, "--max-requests", "4", "--num-draft-tokens", "2", "--warmups", "3")[
+            "platform"
+        ]
+        assert (platform["warmups"], platform["speculative"], platform["graph_mode"]) == (
+            1,
+            True,
+            "full_and_piecewise",
+        )
+        assert document(capsys, "--max-requests", "4", "--sizes", "vllm")["platform"] is None
+
     def test_the_tables(self, capsys: Capture) -> None:
         arguments = [
             "--max-requests",
@@ -173,6 +192,7 @@ class TestBadInput:
             (["--mode", "full", "--attention", "mla_v1", "--no-fallback"], "mode full is not possible"),
             (["--mode", "full", "--attention", "never"], "can never stand in a whole graph"),
             (["--attention", "mla"], "unknown attention backend or level 'mla'"),
+            (["--sizes", "1,2", "--interactive"], "interactive is for --sizes ascend or vllm"),
             (["--budget", "0"], "budget 0 is not possible"),
             (["--histogram", "nowhere.txt"], "cannot read the histogram nowhere.txt"),
             (["--hccl", "ring"], "unknown hccl 'ring'"),

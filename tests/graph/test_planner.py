@@ -60,6 +60,7 @@ class TestSizes:
 
     def test_the_cut_of_a_hardware(self) -> None:
         plan = plan_graphs(PlanRequest(64, platform=PlatformSettings(a5=True), mode=PIECES))
+        assert plan.mode is PIECES
         assert len(plan.sizes) == 4
         assert (plan.sizes[0], plan.sizes[-1]) == (1, 64)
         assert "a5-sizes" in {change.rule for change in plan.changes}
@@ -71,7 +72,7 @@ class TestSizes:
 
 class TestMode:
     def test_the_platform_comes_first_then_the_backend(self) -> None:
-        settings = PlatformSettings(graph_mode=FULL, encoder_decoder=True)
+        settings = PlatformSettings(encoder_decoder=True)
         plan = plan_graphs(PlanRequest(8, mode=FULL, platform=settings, support=AttentionSupport.NEVER))
         assert plan.mode is PIECES
         assert "encoder-decoder" in {change.rule for change in plan.changes}
@@ -82,7 +83,7 @@ class TestMode:
         assert all(graph.whole and not graph.mixed for graph in plan.graphs)
 
     def test_nothing_is_captured_without_compilation(self) -> None:
-        settings = PlatformSettings(graph_mode=DECODE_ONLY, compile_mode=CompileMode.NONE)
+        settings = PlatformSettings(compile_mode=CompileMode.NONE)
         plan = plan_graphs(PlanRequest(8, mode=DECODE_ONLY, platform=settings))
         assert (plan.mode, plan.sizes, plan.best.sizes) == (NONE, (), ())
         assert plan.coverage.uncovered == tuple(range(1, 9))

@@ -20,7 +20,13 @@ def completed_sizes(request: PlanRequest, mode: GraphMode, sizes: tuple[int, ...
 
 def plan_notes(plan: GraphPlan) -> tuple[str, ...]:
     """Return the notes of a plan, what matters most first."""
-    return (*_mode_notes(plan), *_coverage_notes(plan), *_size_notes(plan), *_stream_notes(plan))
+    return (
+        *_mode_notes(plan),
+        *_coverage_notes(plan),
+        *_size_notes(plan),
+        *_stream_notes(plan),
+        *plan.request.unread,
+    )
 
 
 def words(sizes: tuple[int, ...]) -> str:

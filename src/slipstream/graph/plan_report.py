@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -75,6 +76,7 @@ def plan_data(plan: GraphPlan) -> dict[str, Any]:
         "histogram": _histogram_data(plan),
         "streams": None if plan.streams is None else _stream_data(plan.streams),
         "memory_mib": plan.graphs[0].memory_mib if plan.graphs else None,
+        "platform": None if plan.settings is None else msgspec.to_builtins(plan.settings),
         "changes": [
             {"what": c.what, "asked": c.asked, "got": c.got, "why": c.why, "rule": c.rule}
             for c in plan.changes

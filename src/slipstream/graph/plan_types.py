@@ -35,7 +35,8 @@ class PlanRequest:
         fallback: whether a lesser mode will do.
         state_blocks: of a model with a recurrent state.
         sequence_ranks: ranks that share the rows of a sequence; 1 without sequence parallelism.
-        platform: what Ascend's check of the configuration reads; None leaves it out.
+        platform: what Ascend's check of the configuration reads; None leaves it out. Its mode is `mode`, and with
+            drafts it is speculative.
         histogram: how often each decode batch is seen; None for all alike.
         budget: graphs that the best list may have; None for as many as the planned one, and one more where that
             leaves batches without a graph.
@@ -43,6 +44,7 @@ class PlanRequest:
         hccl: how communication is expanded.
         probe_streams: streams that a probe capture of one size took.
         probe_memory: memory that probe captures took.
+        unread: what was asked and nothing reads, in words.
     """
 
     max_requests: int
@@ -64,6 +66,7 @@ class PlanRequest:
     hccl: Hccl = Hccl.FFTS
     probe_streams: int | None = None
     probe_memory: MemoryProbe | None = None
+    unread: tuple[str, ...] = ()
 
     def validate(self) -> None:
         """Raise UsageError for a number that is not possible."""
@@ -77,6 +80,8 @@ class PlanRequest:
         ):
             if value is not None and not 1 <= value <= most:
                 raise UsageError(f"{what} {value} is not possible; it is 1 to {most}.")
+        if self.interactive and not isinstance(self.sizes, SizeSource):
+            raise UsageError("a list of sizes stands as it is; interactive is for --sizes ascend or vllm.")
         if self.streams is not None:
             self.streams.validate()
         elif self.probe_streams is not None:

@@ -49,7 +49,8 @@ def plan_graphs(request: PlanRequest) -> GraphPlan:
     ledger = _Ledger()
     mode, settings = request.mode, request.platform
     if settings is not None:
-        settings, changes = normalise(settings)
+        speculative = settings.speculative or request.width > 1
+        settings, changes = normalise(replace(settings, graph_mode=mode, speculative=speculative))
         mode = settings.graph_mode
         ledger.changes += changes
     sizes = _sizes(request, ledger)
