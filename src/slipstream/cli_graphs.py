@@ -53,13 +53,13 @@ class GraphSizeOptions:
     sizes: str = "ascend"
     max_size: int | None = None
     max_batched_tokens: int | None = None
-    interactive: bool = False
+    interactive: Annotated[bool, Parameter(negative=())] = False
     mode: str = "full_and_piecewise"
     attention: str = "always"
     splitting: bool = True
     fallback: bool = True
     state_blocks: int | None = None
-    sequence_parallel: bool = False
+    sequence_parallel: Annotated[bool, Parameter(negative=())] = False
     histogram: Path | None = None
     budget: int | None = None
 
@@ -72,7 +72,7 @@ class GraphStreamOptions:
     Attributes:
         layers: Of the model; with it streams are predicted.
         draft_layers: Of the draft model.
-        tp: Ranks of tensor parallelism.
+        tp: Ranks of tensor parallelism, also for --sequence-parallel.
         dp: Ranks of data parallelism.
         pcp: Ranks of prefill context parallelism.
         dcp: Ranks of decode context parallelism.

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from slipstream.device.soft.machine import errors
 from slipstream.graph.failure_kinds import EXPLANATIONS, FailureKind
 from slipstream.graph.failure_table import CODE_NAMES, CODES
 from slipstream.graph.failures import chain_texts, classify
@@ -137,6 +138,13 @@ class TestChains:
         last = ValueError("last")
         last.__cause__ = KeyError("first")
         assert chain_texts(last) == ["KeyError: 'first'", "ValueError: last"]
+
+
+@pytest.mark.parametrize("error", errors.SoftError.__subclasses__())
+def test_what_the_software_npu_refuses_is_known(error: type[errors.SoftError]) -> None:
+    diagnosis = classify(error("the sentence says what was done"))
+    assert diagnosis.known == (error.code is not None)
+    assert [code.number for code in diagnosis.codes] == ([error.code] if error.code else [])
 
 
 def test_every_kind_is_explained() -> None:
