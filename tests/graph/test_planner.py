@@ -96,6 +96,14 @@ class TestMode:
         with pytest.raises(UsageError, match=r"mode full is not possible.*--mode full_and_piecewise"):
             plan_graphs(PlanRequest(8, mode=FULL, support=AttentionSupport.UNIFORM_BATCH, fallback=False))
 
+    def test_a_fall_back_of_the_platform_that_is_forbidden(self) -> None:
+        request = PlanRequest(8, platform=PlatformSettings(encoder_decoder=True), fallback=False)
+        with pytest.raises(
+            UsageError, match=r"not possible on Ascend.*\(encoder-decoder\).*--mode piecewise"
+        ):
+            plan_graphs(request)
+        assert plan_graphs(replace(request, mode=PIECES)).mode is PIECES
+
     def test_too_few_blocks_of_state(self) -> None:
         with pytest.raises(UsageError, match="cache has 4"):
             plan_graphs(PlanRequest(8, state_blocks=4))

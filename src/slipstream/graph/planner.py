@@ -53,6 +53,8 @@ def plan_graphs(request: PlanRequest) -> GraphPlan:
         settings, changes = normalise(replace(settings, graph_mode=mode, speculative=speculative))
         mode = settings.graph_mode
         ledger.changes += changes
+        if not request.fallback:
+            _refuse_other_mode(changes)
     sizes = _sizes(request, ledger)
     mode, changes = resolve_mode(
         mode, request.support, request.splitting_possible, request.width, fallback=request.fallback
@@ -85,6 +87,15 @@ def plan_graphs(request: PlanRequest) -> GraphPlan:
         settings,
     )
     return replace(plan, notes=plan_notes(plan))
+
+
+def _refuse_other_mode(changes: tuple[Change, ...]) -> None:
+    for change in changes:
+        if change.what == "graph_mode":
+            raise UsageError(
+                f"mode {change.asked} is not possible on Ascend: {change.why} ({change.rule}). Take --mode "
+                f"{change.got}, or allow falling back."
+            )
 
 
 # Sizes.
