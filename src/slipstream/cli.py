@@ -1,4 +1,4 @@
-"""The command line: `slipstream run | check | bench | train | models | plan | env`.
+"""The command line: `slipstream run | check | graphs | bench | train | models | plan | env`.
 
 Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
 wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from slipstream import __version__
+from slipstream.cli_graphs import GraphPlatformOptions, GraphSizeOptions, GraphStreamOptions, plan_request
 from slipstream.cli_options import (
     CheckOptions,
     EngineOptions,
@@ -39,7 +40,9 @@ app = App(
 )
 bench_app = App(name="bench", help="Measure a named workload.")
 train_app = App(name="train", help="Train a draft head for a model.")
+graphs_app = App(name="graphs", help="Plan graphs before a launch, and explain why they failed.")
 models_app = App(name="models", help="Models that Slipstream knows where to get.")
+app.command(graphs_app)
 app.command(bench_app)
 app.command(train_app)
 app.command(models_app)
@@ -48,6 +51,9 @@ app.command(models_app)
 _CHECK = CheckOptions()
 _ENGINE = EngineOptions()
 _FORWARD = ForwardOptions()
+_GRAPH_PLATFORM = GraphPlatformOptions()
+_GRAPH_SIZES = GraphSizeOptions()
+_GRAPH_STREAMS = GraphStreamOptions()
 _SAMPLING = SamplingOptions()
 _TRAIN = TrainOptions()
 
@@ -165,6 +171,61 @@ def check(
     if error is not None:
         raise error
     return report.exit_code
+
+
+@graphs_app.command(name="plan")
+def graphs_plan(
+    *,
+    max_requests: int,
+    json: bool = False,
+    sizes: GraphSizeOptions = _GRAPH_SIZES,
+    streams: GraphStreamOptions = _GRAPH_STREAMS,
+    platform: GraphPlatformOptions = _GRAPH_PLATFORM,
+) -> int:
+    """Show what a server would capture: sizes, decode batches without a graph, padding, the best list, streams.
+
+    Nothing is launched, and no model, device or torch is needed.
+
+    Args:
+        max_requests: Requests that decode together (max_num_seqs).
+        json: Print one JSON document instead of tables.
+        sizes: What is captured.
+        streams: What graphs take.
+        platform: What Ascend changes.
+    """
+    from slipstream.graph.plan_report import plan_data, plan_lines, plan_tables
+    from slipstream.graph.planner import plan_graphs
+
+    plan = plan_graphs(plan_request(max_requests, sizes, streams, platform))
+    if json:
+        _print_json(plan_data(plan))
+        return 0
+    from slipstream.bench.tables import console
+
+    console().print(plan_tables(plan))
+    for line in plan_lines(plan):
+        print(line)
+    return 0
+
+
+@graphs_app.command
+def explain_error(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, json: bool = False) -> int:
+    """Say what a failed capture or replay means and what to change, from a log or a traceback.
+
+    Exit code 1 says that the text holds no known failure of graphs.
+
+    Args:
+        file: The log, or - for standard input.
+        json: Print one JSON document.
+    """
+    from slipstream.graph.explain import read_failure
+
+    diagnosis = read_failure(file)
+    if json:
+        _print_json(diagnosis.data())
+    else:
+        print(diagnosis.text())
+    return 0 if diagnosis.known else 1
 
 
 @bench_app.command

@@ -36,6 +36,12 @@ OPTIONS = {
     "train head": "model out data prompts tokens quick json epochs rows num-steps learning-rate hidden-weight "
     "draft-vocabulary init evaluate-minutes seed threads",
     "check": "file round schedules seed exhaustive timeout json",
+    "graphs plan": "max-requests json num-draft-tokens num-speculative-tokens sizes max-size max-batched-tokens "
+    "interactive mode attention splitting fallback state-blocks sequence-parallel histogram budget layers "
+    "draft-layers tp dp pcp dcp moe expert-parallel shared-expert-overlap hccl probe-streams probe-mib "
+    "ascend-rules enforce-eager compile-mode encoder-decoder xlite launch-blocking sleep-mode alloc-conf "
+    "warmups inductor a5",
+    "graphs explain-error": "file json",
     "plan": "model json " + ENGINE_OPTIONS,
     "env": "json",
 }

@@ -14,13 +14,18 @@ SOURCE = Path(slipstream.__file__).parent
 #: Used by tools that must start fast and run where torch is not installed.
 PURE = [
     "check.command",
+    "cli_graphs",
     "config",
     "doctor",
     "errors",
     "graph.buckets",
     "graph.descriptor",
     "graph.dispatch",
+    "graph.explain",
+    "graph.failures",
     "graph.modes",
+    "graph.plan_report",
+    "graph.planner",
     "plan",
     "timeline",
     "trace",
