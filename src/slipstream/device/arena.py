@@ -58,6 +58,10 @@ class ArenaPool:
         self._arenas.append(arena)
         return arena
 
+    def clear(self) -> None:
+        """Forget the arenas; a graph that is still there keeps its own."""
+        self._arenas.clear()
+
     @property
     def nbytes(self) -> int:
         """Bytes of all arenas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -9,14 +10,15 @@ import torch
 from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
-from slipstream.graph.dispatch import Dispatcher
+from slipstream.graph.dispatch import Dispatch, Dispatcher
+from slipstream.graph.modes import Route
 from slipstream.graph.runner import GraphRunner, PhaseFunction
 from slipstream.kv.cache import DTYPES, KvCache
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
 from slipstream.plan import EnginePlan
-from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
+from slipstream.speculative.phases import draft_phase, extend_phase, prefill_phase, verify_phase
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
 from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
@@ -88,13 +90,17 @@ def _build_core(
     cache = KvCache.make(config.num_layers, *shape)
     draft_cache = KvCache.make(1, *shape) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))
-    specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size)
+    chunk = max(plan.mixed_sizes, default=0)
+    specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size, chunk)
     buffers = StepBuffers(specs, place, check=plan.check)
     # Until the first batch, all rows are padding.
     buffers.host["slots"].fill_(plan.max_requests)
     buffers.upload()
 
-    phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers)}
+    phases: dict[str, PhaseFunction] = {
+        "verify": verify_phase(target, cache, buffers),
+        "prefill": prefill_phase(target, cache, buffers),
+    }
     widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers)
@@ -103,14 +109,14 @@ def _build_core(
         widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
 
     costs = PhaseCosts()
-    dispatcher = Dispatcher(plan.graph_mode, plan.buckets)
+    dispatcher = Dispatcher(plan.graph_mode, plan.buckets, widths, plan.mixed_sizes)
     runner = GraphRunner(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
     plan_stream = device.stream("plan")
     if plan.check:
         _zero_planned(buffers)
-    runner.capture(widths, main)
+    runner.capture(widths, main, mixed=("prefill",))
     parts = RoundParts(
         main=main,
         plan=plan_stream,
@@ -153,11 +159,33 @@ def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]
     return prefill_rows(core, ids, chunk_rows(core, len(ids), start, pages))
 
 
+def prefill_dispatch(core: EngineCore, count: int) -> Dispatch:
+    """Return the route of a chunk of `count` rows."""
+    return core.runner.dispatcher.dispatch_mixed("prefill", count)
+
+
 @torch.inference_mode()
 def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Tensor:
-    """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`."""
+    """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`.
+
+    Rows of a replay are valid until the next replay of a chunk.
+    """
     ids_R = torch.tensor(ids, device=core.device.torch_device)
-    return core.target.forward(ids_R, *rows, core.cache)
+    dispatch = prefill_dispatch(core, len(ids))
+    if dispatch.route is Route.EAGER:
+        started = time.perf_counter_ns()
+        eager_RH = core.target.forward(ids_R, *rows, core.cache)
+        core.runner.stats.count(dispatch, time.perf_counter_ns() - started)
+        return eager_RH
+    positions_R, slots_R, pages_BP = rows
+    for name, value_R in (("ids", ids_R), ("positions", positions_R), ("slots", slots_R)):
+        static_R = core.buffers.view(f"prefill.{name}", dispatch.shape.rows)
+        # Padding is token 0 at position 0 of the scratch page.
+        static_R.narrow(0, len(ids), dispatch.padded_rows).zero_()
+        static_R.narrow(0, 0, len(ids)).copy_(value_R)
+    core.buffers.view("prefill.pages", 1).copy_(pages_BP)
+    hidden_RH: torch.Tensor = core.runner.run(dispatch, 1, core.main)
+    return hidden_RH.narrow(0, 0, len(ids))
 
 
 def chunk_rows(core: EngineCore, count: int, start: int, pages: list[int]) -> ChunkRows:
