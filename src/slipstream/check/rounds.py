@@ -41,7 +41,7 @@ class RoundCase:
         prompts: tokens of each request's prompt.
         answers: tokens of each request's answer.
         draft: the drafter.
-        graph: "full" or "none".
+        graph: the graph mode, as "full".
         num_steps: drafts a round.
         bucket: captured request slots, and requests that decode together; a batch of fewer is padded.
         dtype: of the weights, "f32" or "bf16".

@@ -186,7 +186,9 @@ class CpuGraph(Graph):
     def _note_memory(self, tape: Tape, results: Any) -> None:
         """Count what the tape made and keeps: results, and what lies in no shared arena."""
         native = isinstance(self._replay, NativeReplay)
-        kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tape.kept(results, native)}
+        kept = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tape.kept(results, native)
+        }
         self._memory_bytes = sum(kept.values())
 
     def replay(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,10 +94,7 @@ def _build_core(
     chunk = max(plan.mixed_sizes, default=0)
     specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size, chunk)
     buffers = StepBuffers(specs, place, check=plan.check)
-    # Until the first batch, all rows are padding.
-    buffers.host["slots"].fill_(plan.max_requests)
-    buffers.upload()
-
+    _make_safe(buffers, plan)
     phases: dict[str, PhaseFunction] = {
         "verify": verify_phase(target, cache, buffers),
         "prefill": prefill_phase(target, cache, buffers),
@@ -114,8 +112,6 @@ def _build_core(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
     plan_stream = device.stream("plan")
-    if plan.check:
-        _zero_planned(buffers)
     runner.capture(widths, main, mixed=("prefill",))
     parts = RoundParts(
         main=main,
@@ -142,11 +138,41 @@ def _build_core(
     )
 
 
-def _zero_planned(buffers: StepBuffers) -> None:
-    """Give the captures safe inputs again, where the upload has poisoned them: token 0 of the scratch page."""
+def _make_safe(buffers: StepBuffers, plan: EnginePlan) -> None:
+    """Let all rows be padding, as captures need it: they run the phases, which write keys and values.
+
+    What the upload poisons in checking mode is zero again: token 0 at position 0 of the scratch page.
+    """
+    for name, mirror in buffers.host.items():
+        mirror.fill_(plan.max_requests if name == "slots" else 0)
+    buffers.upload()
     for name in buffers.names():
         if name not in buffers.host:
             buffers.view(name, buffers.rows(name)).zero_()
+
+
+def sleep(core: EngineCore) -> None:
+    """Drop the graphs and the memory that they compute in; requests go on, eagerly. Keys and values stay."""
+    core.runner.sleep()
+
+
+def wake(core: EngineCore) -> None:
+    """Capture again what `sleep` dropped; between two steps."""
+    _capture_again(core, core.runner.wake)
+
+
+def retry_captures(core: EngineCore) -> None:
+    """Try again what could not be captured, as after other programs gave memory back; between two steps."""
+    _capture_again(core, core.runner.retry)
+
+
+def _capture_again(core: EngineCore, capture: Callable[[], None]) -> None:
+    use_kernels(core.plan)
+    core.device.synchronize()  # the last upload reads the mirrors
+    with core.main, torch.inference_mode():
+        _make_safe(core.buffers, core.plan)
+        capture()
+    core.device.synchronize()
 
 
 @torch.inference_mode()

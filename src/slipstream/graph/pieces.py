@@ -8,9 +8,9 @@ The phase's function is run once. At each op that splits graphs (`ops.registry.S
 runs the op eagerly, notes it, and begins the next piece. A replay runs the graphs and, between them, the noted ops on
 the rows and requests that the batch really has. So the pieces know rows only, and whose they are may change.
 
-What crosses a border stays where it is. What a piece makes and another reads is held by the reader, and named to the
-graph that makes it (`Graph.seal`); the result of an eager op has one place too, to which each replay copies it. Rows
-behind the batch's own keep what the capture or an earlier batch left there: finite numbers that no other row reads.
+What crosses a border stays where it is. What a piece makes and another reads is held by the reader, and named to
+the graph that makes it (`Graph.seal`); the result of an eager op has one place too, to which each replay copies it.
+There, rows behind the batch's own are zero.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Replayable(Protocol):
     def graphs(self) -> tuple[Graph, ...]:
         """The device's graphs in it, in order."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that only it holds: its results, and what crosses its pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
@@ -100,9 +104,12 @@ class _EagerStep:
             else:
                 given[name] = value
         result = self.op.direct(**given)
-        if self.out is not None:
-            target = self.out if self.out.shape[0] == rows else self.out.narrow(0, 0, rows)
-            target.copy_(result)
+        out = self.out
+        if out is not None and out.shape[0] == rows:
+            out.copy_(result)
+        elif out is not None:
+            out.narrow(0, 0, rows).copy_(result)
+            out.narrow(0, rows, out.shape[0] - rows).zero_()
         return result
 
 
@@ -132,6 +139,12 @@ class PieceGraph:
     def graphs(self) -> tuple[Graph, ...]:
         """The pieces' graphs, in order."""
         return self._graphs
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the pieces, and of the places for eager results."""
+        outs = [step.out for step in self.steps if isinstance(step, _EagerStep) and step.out is not None]
+        return sum(graph.memory_bytes for graph in self._graphs) + sum(out.nbytes for out in outs)
 
     @torch.inference_mode()
     def replay(self, live: Live) -> Any:
@@ -171,6 +184,11 @@ class WholeGraph:
     def graphs(self) -> tuple[Graph, ...]:
         """The one graph."""
         return (self._graph,)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the graph."""
+        return self._graph.memory_bytes
 
     def replay(self, live: Live) -> Any:
         """Replay it: padding included, for the graph knows of no other rows."""

@@ -71,6 +71,7 @@ class GraphRunner:
         self._stream = device.current_stream()
         self._wrappers = {phase: self._wrap(function, check) for phase, function in phases.items()}
         self._jobs: list[_Job] = []
+        self._kernels_gone: dict[str, int] = {}
         self.asleep = False
 
     def _wrap(self, function: PhaseFunction, check: bool) -> _PhaseGraphs:
@@ -90,9 +91,7 @@ class GraphRunner:
         )
         return _PhaseGraphs(whole, pieces)
 
-    def capture(
-        self, widths: Mapping[str, Sequence[int]], stream: Stream, mixed: Sequence[str] = ()
-    ) -> None:
+    def capture(self, widths: Mapping[str, Sequence[int]], stream: Stream, mixed: Sequence[str] = ()) -> None:
         """Capture phase by phase, the largest shapes first; a warm-up run comes before each.
 
         What cannot be captured runs eagerly from then on, and says why; `retry` tries again.
@@ -151,14 +150,14 @@ class GraphRunner:
         self.dispatcher.mend(mode, key)
 
     def _note(self, mode: GraphMode, key: BatchDescriptor, capture_ns: int) -> None:
-        graphs = self._wrappers[key.phase].of(mode).entries[key].graph.graphs
+        graph = self._wrappers[key.phase].of(mode).entries[key].graph
         self.stats.note_capture(
             mode,
             key,
             capture_ns,
-            pieces=len(graphs),
-            memory_bytes=sum(graph.memory_bytes for graph in graphs),
-            streams=max((graph.num_streams for graph in graphs), default=0),
+            pieces=len(graph.graphs),
+            memory_bytes=graph.memory_bytes,
+            streams=max((each.num_streams for each in graph.graphs), default=0),
         )
 
     def _cost_ns(self, run: Callable[[], Any]) -> int:
@@ -192,7 +191,9 @@ class GraphRunner:
 
     def _record(self, track: str, dispatch: Dispatch, started_ns: int, ended_ns: int) -> None:
         if dispatch.route is Route.REPLAY:
-            for graph in self._wrappers[dispatch.key.phase].of(dispatch.mode).entries[dispatch.key].graph.graphs:
+            for graph in (
+                self._wrappers[dispatch.key.phase].of(dispatch.mode).entries[dispatch.key].graph.graphs
+            ):
                 self.recorder.parts(names.graph_track(track), dispatch.key.phase, graph.group_times())
         duration = ended_ns - started_ns
         self.recorder.add(Slice(track, dispatch.key.phase, started_ns, duration, trace_args(dispatch)))
@@ -203,6 +204,7 @@ class GraphRunner:
 
     def sleep(self) -> None:
         """Drop every graph and the memory that they share; batches run eagerly until `wake`."""
+        self._kernels_gone = self.kernel_ns()
         for wrappers in self._wrappers.values():
             for wrapper in wrappers:
                 wrapper.clear()
@@ -212,7 +214,7 @@ class GraphRunner:
         self.asleep = True
 
     def wake(self) -> None:
-        """Capture again what `sleep` dropped. The static buffers have to hold safe values, as at the first capture."""
+        """Capture again what `sleep` dropped. The static buffers have to hold safe values, as at first."""
         self.dispatcher.sleep(False)
         self.asleep = False
         self._capture_jobs(self._jobs)
@@ -227,7 +229,7 @@ class GraphRunner:
 
     def kernel_ns(self) -> dict[str, int]:
         """Return the time of all replays so far by kernel, in nanoseconds, over all graphs."""
-        total: dict[str, int] = {}
+        total = dict(self._kernels_gone)
         for graph in self.device_graphs():
             for kernel, spent in graph.spent_ns().items():
                 total[kernel] = total.get(kernel, 0) + spent
