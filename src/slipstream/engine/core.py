@@ -14,6 +14,7 @@ from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.modes import Route
 from slipstream.graph.runner import GraphRunner, PhaseFunction
+from slipstream.graph.switch import GraphSaving
 from slipstream.kv.cache import DTYPES, KvCache
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
@@ -38,6 +39,7 @@ class EngineCore:
         cache, draft_cache: keys and values of target and head; they share slots and page tables.
         round_parts: what rounds need.
         costs: measured time of each captured shape.
+        extend_saving: what the extend graphs cost and save; None where there is no extend, or no graph at all.
     """
 
     plan: EnginePlan
@@ -52,6 +54,7 @@ class EngineCore:
     round_parts: RoundParts
     costs: PhaseCosts
     recorder: Recorder
+    extend_saving: GraphSaving | None = None
 
 
 def use_kernels(plan: EnginePlan) -> None:
@@ -112,7 +115,7 @@ def _build_core(
         device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
     )
     plan_stream = device.stream("plan")
-    runner.capture(widths, main, mixed=("prefill",))
+    extend_saving = _capture(runner, plan, widths, main)
     parts = RoundParts(
         main=main,
         plan=plan_stream,
@@ -135,7 +138,29 @@ def _build_core(
         round_parts=parts,
         costs=costs,
         recorder=recorder,
+        extend_saving=extend_saving,
     )
+
+
+def _capture(
+    runner: GraphRunner, plan: EnginePlan, widths: dict[str, tuple[int, ...]], main: Stream
+) -> GraphSaving | None:
+    """Capture the phases; return what the extend graphs cost and save, None where there is no extend."""
+    captured = dict(widths)
+    has_extend = captured.pop("extend", None) is not None
+    if not has_extend or not runner.dispatcher.decode_modes():
+        runner.capture(captured, main, mixed=("prefill",))
+        return None
+    if plan.extend_graph == "off":
+        saving = GraphSaving("extend", "off")
+        runner.dispatcher.disable("extend", saving.why)
+        runner.capture(captured, main, mixed=("prefill",))
+        return saving
+    runner.capture(widths, main, mixed=("prefill",))
+    saving = runner.saving("extend", plan.extend_graph)
+    if saving.shapes and not saving.kept:
+        runner.drop("extend", saving.why)
+    return saving
 
 
 def _make_safe(buffers: StepBuffers, plan: EnginePlan) -> None:

@@ -15,6 +15,7 @@ from slipstream.graph.dispatch import MIXED, Dispatch, Dispatcher
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.pieces import Live, capture_pieces, capture_whole
 from slipstream.graph.stats import GraphStats
+from slipstream.graph.switch import GraphSaving, ShapeSaving, pays
 from slipstream.graph.wrapper import CaptureGate, GraphWrapper, Tasks, eager
 from slipstream.trace import NullRecorder, Recorder, Slice, names
 
@@ -226,6 +227,46 @@ class GraphRunner:
     def _captured(self, job: _Job) -> bool:
         wrappers, mode = self._wrappers[job.shape.phase], job.modes[0]
         return self.dispatcher.key(mode, job.shape) in wrappers.of(mode).entries
+
+    def saving(self, phase: str, asked: str) -> GraphSaving:
+        """Measure what the graphs of a phase save, at their smallest and their largest bucket of the largest width.
+
+        The static buffers have to hold safe values.
+        """
+        shapes = [job.shape for job in self._jobs if job.shape.phase == phase and self._captured(job)]
+        records = [record for (_, key), record in self.stats.graphs.items() if key.phase == phase]
+        width = max((shape.width for shape in shapes), default=0)
+        widest = sorted((shape for shape in shapes if shape.width == width), key=lambda shape: shape.slots)
+        measured = tuple(self._measure(shape) for shape in dict.fromkeys((*widest[:1], *widest[-1:])))
+        return GraphSaving(
+            phase,
+            asked,
+            graphs=sum(record.pieces for record in records),
+            memory_bytes=sum(record.memory_bytes for record in records),
+            capture_ns=sum(record.capture_ns for record in records),
+            shapes=measured,
+            kept=bool(measured) and (asked == "on" or pays(measured)),
+        )
+
+    def _measure(self, shape: BatchDescriptor) -> ShapeSaving:
+        dispatch = self.dispatcher.dispatch(shape.phase, shape.slots, shape.width)
+        run, live = self._wrappers[shape.phase].whole, Live(shape.slots, shape.rows)
+        with self._stream:
+            replay_ns = self._cost_ns(lambda: run(dispatch.mode, dispatch.key, live))
+            eager_ns = self._cost_ns(lambda: run(GraphMode.NONE, shape, live))
+        return ShapeSaving(shape, replay_ns, eager_ns)
+
+    def drop(self, phase: str, reason: str) -> None:
+        """Drop the graphs of a phase for good; it runs eagerly from now on, with `reason`."""
+        self._kernels_gone = self.kernel_ns()
+        for wrapper in self._wrappers[phase]:
+            wrapper.clear()
+        for graph in self.device_graphs():
+            for kernel, spent in graph.spent_ns().items():
+                self._kernels_gone[kernel] -= spent
+        self._jobs = [job for job in self._jobs if job.shape.phase != phase]
+        self.stats.forget(phase)
+        self.dispatcher.disable(phase, reason)
 
     def kernel_ns(self) -> dict[str, int]:
         """Return the time of all replays so far by kernel, in nanoseconds, over all graphs."""

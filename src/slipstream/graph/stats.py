@@ -125,6 +125,11 @@ class GraphStats:
         self.captures += 1
         self.capture_ns += capture_ns
 
+    def forget(self, phase: str) -> None:
+        """Forget the graphs of a phase, which were dropped for good."""
+        for graph in [graph for graph in self.graphs if graph[1].phase == phase]:
+            del self.graphs[graph]
+
     def count(self, dispatch: Dispatch, time_ns: int) -> None:
         """Note one run of a phase."""
         runs = self._runs.get(dispatch)

@@ -99,7 +99,10 @@ def prometheus(stats: GraphStats, prefix: str = "slipstream") -> str:
 
     graphs = list(_labelled(stats))
     family(
-        "graph_replays_total", "counter", "Replays of a graph.", ((of, record.replays) for of, record in graphs)
+        "graph_replays_total",
+        "counter",
+        "Replays of a graph.",
+        ((of, record.replays) for of, record in graphs),
     )
     family(
         "graph_rows_total",
@@ -131,9 +134,7 @@ def prometheus(stats: GraphStats, prefix: str = "slipstream") -> str:
         "Memory that a graph holds alone.",
         ((of, record.memory_bytes) for of, record in graphs),
     )
-    family(
-        "graph_tasks", "gauge", "Updatable ops of a graph.", ((of, record.tasks) for of, record in graphs)
-    )
+    family("graph_tasks", "gauge", "Updatable ops of a graph.", ((of, record.tasks) for of, record in graphs))
     family(
         "graph_update_seconds_total",
         "counter",
