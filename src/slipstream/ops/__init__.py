@@ -20,6 +20,7 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
+from slipstream.ops.printing import print_tensor
 from slipstream.ops.registry import Split, node_group, splitting
 from slipstream.ops.rounds import (
     accept_and_commit,
@@ -68,6 +69,7 @@ __all__ = [
     "node_group",
     "paged_attention",
     "plan_rows",
+    "print_tensor",
     "put_drafts",
     "rms_norm",
     "rope_and_store",
