@@ -23,7 +23,8 @@ class EngineOptions:
         num_steps: Tokens drafted a round, 1 to 16; with auto at most so many.
         head: File with the NextN head's weights; by default the one that ships for the model.
         dtype: Weights: f32, bf16, q4, or auto by the file.
-        graph: full, piecewise (split at attention), full_and_piecewise (prompts in pieces), full_decode_only, or none.
+        graph: full, piecewise (split at attention), full_and_piecewise (prompts in pieces), full_decode_only,
+            or none.
         buckets: Captured request slots, as 1,2,4,8.
         mixed_sizes: Captured rows of prompts' chunks where these run in pieces, as 32,64,128,256.
         extend_graph: Whether the extend phase has graphs: on, off, or auto where they save time.

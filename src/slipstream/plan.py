@@ -387,7 +387,7 @@ def _extend_graph(
         return "off"
     why = "as asked"
     if asked == "auto":
-        why = "captured, measured, and kept where a replay is faster than the eager phase (bench decode shows both)"
+        why = "captured, and kept where a replay is measured to be faster than the eager phase"
     ledger.settle("extend_graph", asked, asked, why)
     return asked
 

@@ -54,7 +54,7 @@ class TestEveryMode:
             "full": Reason.NOT_CAPTURED,
             "full_decode_only": Reason.NOT_UNIFORM,
         }
-        eager = {phase: kind for phase, kind in graphs.eager_kinds()}
+        eager = dict(graphs.eager_kinds())
         assert eager.get("prefill") == kinds.get(mode)
         assert (graphs.eager == 0) == (mode != "none")
 
@@ -134,3 +134,26 @@ class TestWholeGraphsThatFail:
             ("verify", Reason.FAILED),
             ("prefill", Reason.NOT_UNIFORM),
         }
+
+
+def test_what_crosses_pieces_shares_memory(tiny: Fleet) -> None:
+    """Four tensors are alive at a time, whatever the layers, and all graphs put them in the same place."""
+    tiny.loaded().device.drop_pool()  # other tests' engines
+    engine = tiny.engine(
+        draft="none", graph="piecewise", buckets=(1, 8), prefill_chunk=64, mixed_sizes=(32, 64)
+    )
+    config, graphs = tiny.loaded().target.config, engine.stats.graphs.graphs
+    row = 4 * (config.vocab_size + config.hidden_size) + 8
+    memory = {str(key): record.memory_bytes for (_, key), record in graphs.items()}
+    hidden = 4 * config.hidden_size
+    assert memory == {
+        "verify 1 rows": row,
+        "verify 8 rows": 8 * row,
+        "prefill 32 rows": 32 * hidden,
+        "prefill 64 rows": 64 * hidden,
+    }
+    widest = max(config.num_heads * config.head_dim, config.hidden_size)
+    # A piece reads the residual and what was attended, and makes the next residual and query; the rotary factors.
+    alive = 64 * 4 * (4 * widest + 2 * config.head_dim)
+    shared = engine.core.device.crossings.nbytes  # type: ignore[attr-defined]
+    assert 0 < shared <= alive + 1024

@@ -1,4 +1,4 @@
-"""Graphs that are dropped and captured again while requests decode, captures that are tried again, their memory."""
+"""Graphs that are dropped and captured again while requests decode; captures tried again; memory."""
 
 from __future__ import annotations
 

@@ -12,13 +12,28 @@ A device that cannot do something says so in `caps`; nothing above this file ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from slipstream.device.caps import Caps
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Memory that crosses pieces of one function.
+
+    Attributes:
+        tensor: one that lies in it, from its start or not.
+        first, last: the piece that makes it, and the last that reads it, counted with what runs between pieces.
+    """
+
+    tensor: torch.Tensor
+    first: int
+    last: int
 
 
 class Event(ABC):
@@ -141,6 +156,10 @@ class Graph(ABC):
     def inputs(self) -> list[torch.Tensor]:
         """Return the tensors that the captured work reads and does not make; after `end`."""
 
+    def made(self) -> list[torch.Tensor]:
+        """Return the tensors that the captured work makes, where these can be moved; between `end` and `seal`."""
+        return []
+
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
@@ -225,6 +244,21 @@ class Device(ABC):
     @abstractmethod
     def memory_bytes(self) -> int:
         """Return the most memory that the device's work has held so far, in bytes."""
+
+    def share(
+        self, spans: Sequence[Span], graphs: Sequence[Graph], outside: Iterable[torch.Tensor]
+    ) -> frozenset[int]:
+        """Let memory that crosses pieces be shared, by spans that do not meet and by all graphs; before `seal`.
+
+        Args:
+            spans: the memory.
+            graphs: the pieces.
+            outside: other tensors that may lie in it.
+
+        Returns:
+            Addresses of storages that are shared now; none where captured work cannot be moved.
+        """
+        return frozenset()
 
     @abstractmethod
     def pool_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +18,10 @@ from typing import Any, Self
 import torch
 
 from slipstream.config import GRAPH_MODES
-from slipstream.device.api import Device, Event, Gate, Graph, Stream
+from slipstream.device.api import Device, Event, Gate, Graph, Span, Stream
 from slipstream.device.arena import ArenaPool
 from slipstream.device.caps import Caps
+from slipstream.device.crossing import Relocation
 from slipstream.device.native_replay import NativeReplay, native_replay
 from slipstream.device.tape import Node, Tape, active_tape, recording
 from slipstream.errors import CaptureError, HangError, ReplayError, UnknownNameError
@@ -122,6 +123,7 @@ class CpuGraph(Graph):
         self._inputs: list[torch.Tensor] = []
         self._open: ExitStack | None = None
         self._memory_bytes = 0
+        self._shared = 0
 
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         if self._replay is not None:
@@ -150,7 +152,8 @@ class CpuGraph(Graph):
 
     def end(self, error: BaseException | None = None) -> bool:
         tape, self._tape = self._tape, None
-        assert self._open is not None and tape is not None, "end without begin"
+        if self._open is None or tape is None:
+            raise CaptureError(f"graph {self.name!r}: a piece ends that did not begin.")
         self._open.close()
         self._open = None
         if error is None:
@@ -160,7 +163,8 @@ class CpuGraph(Graph):
 
     def seal(self, readers: Iterable[torch.Tensor]) -> None:
         tape = self._tape
-        assert tape is not None and self._replay is None, "seal without a piece that was captured"
+        if tape is None or self._replay is not None:
+            raise CaptureError(f"graph {self.name!r} has no piece to seal.")
         wanted = list(readers)
         # All that shares memory with what is read outside stays; of what is read, the tape's own is filled.
         made = tape.made(wanted)
@@ -174,6 +178,17 @@ class CpuGraph(Graph):
 
     def inputs(self) -> list[torch.Tensor]:
         return self._inputs
+
+    def made(self) -> list[torch.Tensor]:
+        return self._tape.tensors if self._tape is not None else []
+
+    def relocate(self, relocation: Relocation) -> None:
+        """Let a piece that is not sealed work where its memory moved to."""
+        assert self._tape is not None
+        natives = [node.lowered.nodes for node in self._tape.nodes if node.lowered is not None]
+        relocation.redirect([native for nodes in natives for native in nodes])
+        relocation.move(self._tape.tensors)
+        self._shared = relocation.storage.data_ptr()
 
     @property
     def memory_bytes(self) -> int:
@@ -189,6 +204,7 @@ class CpuGraph(Graph):
         kept = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tape.kept(results, native)
         }
+        kept.pop(self._shared, None)
         self._memory_bytes = sum(kept.values())
 
     def replay(self) -> Any:
@@ -259,6 +275,7 @@ class CpuDevice(Device):
         self.torch_device = torch.device("cpu")
         self.caps = cpu_caps()
         self.arenas = ArenaPool()
+        self.crossings = ArenaPool()
         self._current: list[CpuStream] = [CpuStream(self, "default")]
 
     def stream(self, name: str) -> Stream:
@@ -282,11 +299,25 @@ class CpuDevice(Device):
     def memory_bytes(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
+    def share(
+        self, spans: Sequence[Span], graphs: Sequence[Graph], outside: Iterable[torch.Tensor]
+    ) -> frozenset[int]:
+        relocation = Relocation(spans, self.crossings)
+        for graph in graphs:
+            assert isinstance(graph, CpuGraph)
+            relocation.move(graph.inputs())
+        relocation.move(outside)
+        for graph in graphs:
+            assert isinstance(graph, CpuGraph)
+            graph.relocate(relocation)
+        return frozenset({relocation.storage.data_ptr()})
+
     def pool_bytes(self) -> int:
-        return self.arenas.nbytes
+        return self.arenas.nbytes + self.crossings.nbytes
 
     def drop_pool(self) -> None:
         self.arenas.clear()
+        self.crossings.clear()
 
 
 def _fill(kept: list[torch.Tensor], fresh: list[torch.Tensor]) -> None:

@@ -21,12 +21,12 @@ from slipstream.engine.core import (
     prefill_rows,
     use_kernels,
 )
-from slipstream.graph.runner import trace_args
 from slipstream.engine.drafting import Drafting, Drafts
 from slipstream.engine.request import Phase, Request, TextStream
 from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
+from slipstream.graph.runner import trace_args
 from slipstream.plan import check_sampling
 from slipstream.speculative.keeper import Stance
 from slipstream.speculative.lag import HeadLag

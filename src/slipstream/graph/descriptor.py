@@ -9,8 +9,8 @@ class BatchDescriptor(NamedTuple):
     """One captured shape of one phase.
 
     Exact for a graph that holds a whole phase: requests and rows are what they were at capture. Relaxed for one
-    whose attention runs between its pieces: the pieces know rows only, whoever's they are. So 8 rows of 2 requests,
-    8 rows of 1, and 8 rows of anybody are three keys.
+    whose attention runs between its pieces: the pieces know rows only, whoever's they are. So 8 rows of 2
+    requests, 8 rows of 1, and 8 rows of anybody are three keys.
 
     Attributes:
         phase: "draft", "verify", "extend" or "prefill"; plain decoding is a verify of width 1.

@@ -1,8 +1,8 @@
 """Which route a batch takes, and why. Pure: no torch.
 
-Two kinds of batches. A decode batch is uniform: every request has the same rows. A mixed one is not: here, a chunk of
-a prompt. A mode names a routine for each; of those that were captured, the whole graph goes before the pieces, and
-both before the eager route.
+Two kinds of batches. A decode batch is uniform: every request has the same rows. A mixed one is not: here, a
+chunk of a prompt. A mode names a routine for each; of those that were captured, the whole graph goes before the
+pieces, and both before the eager route.
 
                         decode          mixed
     none                eager           eager
@@ -23,8 +23,8 @@ from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.reasons import Reason
 
-#: Phases whose pieces know rows only, so that requests of any shape share a graph. A draft stacks a request's drafts
-#: and an extend picks a request's last row: their pieces know the requests.
+#: Phases whose pieces know rows only, so that requests of any shape share a graph. A draft stacks a request's
+#: drafts and an extend picks a request's last row: their pieces know the requests.
 RELAXED = frozenset({"verify", "prefill"})
 
 #: Phases of mixed batches.

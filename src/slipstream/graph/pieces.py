@@ -5,12 +5,13 @@
     replay     [       graph 0       ]   eager     [              graph 1                ]   eager
 
 The phase's function is run once. At each op that splits graphs (`ops.registry.Split`) the recorder ends the piece,
-runs the op eagerly, notes it, and begins the next piece. A replay runs the graphs and, between them, the noted ops on
-the rows and requests that the batch really has. So the pieces know rows only, and whose they are may change.
+runs the op eagerly, notes it, and begins the next piece. A replay runs the graphs and, between them, the noted
+ops on the rows and requests that the batch really has. So the pieces know rows only, and whose they are may
+change.
 
 What crosses a border stays where it is. What a piece makes and another reads is held by the reader, and named to
-the graph that makes it (`Graph.seal`); the result of an eager op has one place too, to which each replay copies it.
-There, rows behind the batch's own are zero.
+the graph that makes it (`Graph.seal`); the result of an eager op has one place too, to which each replay copies
+it. There, rows behind the batch's own are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from slipstream import ops
-from slipstream.device.api import Device, Graph, Stream
+from slipstream.device.api import Device, Graph, Span, Stream
 from slipstream.errors import CaptureError, ReplayError
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.ops.registry import Op
@@ -121,8 +122,9 @@ class PieceGraph:
         result: what the phase's function returned; its tensors are filled by every replay.
     """
 
-    def __init__(self, name: str, steps: tuple[Graph | _EagerStep, ...], result: Any) -> None:
+    def __init__(self, name: str, steps: tuple[Graph | _EagerStep, ...], result: Any, own_bytes: int) -> None:
         self.name = name
+        self._own_bytes = own_bytes
         self.steps = steps
         self.result = result
         self._graphs = tuple(step for step in steps if isinstance(step, Graph))
@@ -142,9 +144,8 @@ class PieceGraph:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the pieces, and of the places for eager results."""
-        outs = [step.out for step in self.steps if isinstance(step, _EagerStep) and step.out is not None]
-        return sum(graph.memory_bytes for graph in self._graphs) + sum(out.nbytes for out in outs)
+        """Bytes of the pieces and of the places for eager results; what is shared with other graphs left out."""
+        return sum(graph.memory_bytes for graph in self._graphs) + self._own_bytes
 
     @torch.inference_mode()
     def replay(self, live: Live) -> Any:
@@ -231,6 +232,7 @@ class _PieceRecorder:
         #: Tensors that an eager op made, by id: where an eager op reads them, it reads the live ones.
         self._earlier: dict[int, _Earlier] = {}
         self._open: Graph | None = None
+        self.own_bytes = 0
 
     def record(self, function: Callable[[], Any]) -> tuple[PieceGraph, Any]:
         self._begin()
@@ -245,7 +247,7 @@ class _PieceRecorder:
             raise
         self._end()
         self._seal(result)
-        return PieceGraph(str(self._key), tuple(self._steps), result), result
+        return PieceGraph(str(self._key), tuple(self._steps), result, self.own_bytes), result
 
     def _begin(self) -> None:
         graph = self._device.graph(f"{self._key} piece {sum(isinstance(s, Graph) for s in self._steps)}")
@@ -260,10 +262,11 @@ class _PieceRecorder:
 
     def _cut(self, op: Op[Any, Any], arguments: dict[str, Any]) -> Any:
         """End the piece, run an op eagerly and note it, begin the next piece."""
-        if self._device.current_stream().name != self._stream.name:
+        current = self._device.current_stream().name
+        if current != self._stream.name:
             raise CaptureError(
-                f"graph '{self._key}' splits at {op.name} on stream {self._device.current_stream().name!r}, and is "
-                f"captured on {self._stream.name!r}. Pieces are of one stream: capture it whole (--graph full)."
+                f"graph '{self._key}' splits at {op.name} on stream {current!r}, and is captured on "
+                f"{self._stream.name!r}. Pieces are of one stream: capture it whole (--graph full)."
             )
         self._end()
         result = self._note(op, arguments)
@@ -300,9 +303,47 @@ class _PieceRecorder:
         readers += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         for tensor in readers:
             if id(tensor) in self._earlier:
+                maker = steps[self._earlier[id(tensor)].step].op.name
                 raise CaptureError(
-                    f"graph '{self._key}': a piece reads what {steps[self._earlier[id(tensor)].step].op.name} made "
-                    "between the pieces, whose shape may change. Only attention may read it."
+                    f"graph '{self._key}': a piece reads what {maker} made between the pieces, whose shape may "
+                    "change. Only attention may read it."
                 )
+        shared = self._share(result)
         for graph in graphs:
             graph.seal(readers)
+        for step in steps:
+            if step.out is not None and step.out.untyped_storage().data_ptr() not in shared:
+                self.own_bytes += step.out.nbytes
+
+    def _share(self, result: Any) -> frozenset[int]:
+        """Let what crosses pieces share memory: all but results, which stay until the next replay."""
+        made: dict[int, tuple[torch.Tensor, int]] = {}
+        outside = {_address(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)}
+        last: dict[int, int] = {}
+        for index, step in enumerate(self._steps):
+            given = step.inputs() if isinstance(step, Graph) else _tensors_of(step)
+            for tensor in given:
+                if _address(tensor) in made:
+                    last[_address(tensor)] = index
+                else:
+                    outside.add(_address(tensor))  # static inputs, and memory that in-place ops write
+            makes = step.made() if isinstance(step, Graph) else [] if step.out is None else [step.out]
+            for tensor in makes:
+                if _address(tensor) not in outside:
+                    made.setdefault(_address(tensor), (tensor, index))
+        spans = [Span(made[at][0], made[at][1], until) for at, until in last.items() if until > made[at][1]]
+        if not spans:
+            return frozenset()
+        graphs = [step for step in self._steps if isinstance(step, Graph)]
+        steps = [step for step in self._steps if isinstance(step, _EagerStep)]
+        others = [tensor for step in steps for tensor in _tensors_of(step)]
+        others += [step.out for step in steps if step.out is not None]
+        return self._device.share(spans, graphs, others)
+
+
+def _tensors_of(step: _EagerStep) -> list[torch.Tensor]:
+    return [value for value in step.arguments.values() if isinstance(value, torch.Tensor)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

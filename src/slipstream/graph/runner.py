@@ -93,7 +93,10 @@ class GraphRunner:
         return _PhaseGraphs(whole, pieces)
 
     def capture(self, widths: Mapping[str, Sequence[int]], stream: Stream, mixed: Sequence[str] = ()) -> None:
-        """Capture phase by phase, the largest shapes first; a warm-up run comes before each.
+        """Capture phase by phase, the largest shapes first.
+
+        A warm-up run comes before each; of the chunks of prompts, which take as long as prefills, before the
+        first.
 
         What cannot be captured runs eagerly from then on, and says why; `retry` tries again.
 
@@ -103,7 +106,8 @@ class GraphRunner:
             mixed: phases of mixed batches, captured at the dispatcher's sizes where its mode has pieces for them.
         """
         self._stream = stream
-        self._jobs = [*self._decode_jobs(widths), *self._mixed_jobs(mixed)]
+        # Chunks of prompts first: smaller graphs then fit into the memory that theirs share.
+        self._jobs = [*self._mixed_jobs(mixed), *self._decode_jobs(widths)]
         self._capture_jobs(self._jobs)
 
     def _decode_jobs(self, widths: Mapping[str, Sequence[int]]) -> Iterator[_Job]:
@@ -140,8 +144,9 @@ class GraphRunner:
         live = Live(1, key.rows) if key.num_reqs is None else Live(shape.slots, key.rows)
         with self._stream:
             if key not in wrapper.entries:
-                with torch.inference_mode():
-                    self._phases[key.phase](shape)  # warm-up
+                if key.phase not in MIXED or shape.rows == self.dispatcher.mixed_sizes[-1]:
+                    with torch.inference_mode():
+                        self._phases[key.phase](shape)  # warm-up
                 started = time.perf_counter_ns()
                 wrapper(mode, key, live)
                 self._note(mode, key, time.perf_counter_ns() - started)
@@ -229,7 +234,7 @@ class GraphRunner:
         return self.dispatcher.key(mode, job.shape) in wrappers.of(mode).entries
 
     def saving(self, phase: str, asked: str) -> GraphSaving:
-        """Measure what the graphs of a phase save, at their smallest and their largest bucket of the largest width.
+        """Measure what the graphs of a phase save, at the smallest and the largest bucket of the largest width.
 
         The static buffers have to hold safe values.
         """

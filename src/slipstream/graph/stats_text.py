@@ -14,7 +14,8 @@ from typing import Any
 from slipstream.graph.modes import GraphMode
 from slipstream.graph.stats import GraphStats
 
-#: Phases that the table counts: the target's forwards, as in vLLM; drafts and extends have no steps of their own there.
+#: Phases that the table counts: the target's forwards, as in vLLM; drafts and extends have no steps of their
+#: own there.
 _FORWARDS = ("verify", "prefill")
 
 _COLUMNS = ("Unpadded Tokens", "Padded Tokens", "Num Paddings", "Runtime Mode", "Count")
@@ -25,7 +26,7 @@ _NS = 1e-9
 
 
 def padding_counts(stats: GraphStats) -> list[tuple[int, int, int, str, int]]:
-    """Return (tokens, padded tokens, paddings, runtime mode, count) of the target's forwards, most frequent first."""
+    """Return (tokens, padded tokens, paddings, runtime mode, count) of the target's forwards, by count."""
     counts = Counter[tuple[int, int, int, str]]()
     for dispatch, count in stats.runs():
         if dispatch.shape.phase in _FORWARDS:

@@ -1,4 +1,4 @@
-"""Whether a phase's graphs are worth their memory: measured, so that switching them off is a choice. Pure: no torch.
+"""Whether a phase's graphs are worth their memory, measured: so switching them off is a choice. Pure: no torch.
 
 SGLang got a kill switch for its draft-extend graphs because their pool ran devices out of memory, and no figure to
 decide by (sglang#30944). Here memory stands beside the time that a replay saves, per round.

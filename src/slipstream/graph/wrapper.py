@@ -3,13 +3,14 @@
     whole = GraphWrapper(GraphMode.FULL, GraphWrapper(GraphMode.PIECEWISE, eager(function), ...), ...)
 
     asked              does
-    another mode       passes through to what is inside: so whole passes when pieces are dispatched, pieces pass while
+    another mode       passes through to what is inside: so whole passes when pieces are dispatched, pieces pass
+    while
                        whole is captured, and with NONE the function is run eagerly
     a key it has       checks addresses the first time, replays
     a key it lacks     captures, if captures are allowed now; else says which key came late, and the nearest it has
 
-A capture that fails leaves the wrapper as it was: the next call captures again. What a graph returns is owned by it
-and held strongly: it stays until the graph's next replay, whatever else is replayed or captured.
+A capture that fails leaves the wrapper as it was: the next call captures again. What a graph returns is owned
+by it and held strongly: it stays until the graph's next replay, whatever else is replayed or captured.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Tasks(Protocol):
 
 @dataclass(slots=True)
 class CaptureGate:
-    """Whether graphs may be captured now: in serving, a new key is a stall and often an error, so it is refused."""
+    """Whether graphs may be captured now: in serving, a new key is a stall and often an error."""
 
     allowed: bool = False
 
@@ -144,8 +145,8 @@ class GraphWrapper:
     ) -> Any:
         if not self._gate.allowed:
             raise CaptureError(
-                f"{self.mode.value} graph '{key}' was asked for after the captures were closed, and does not exist; "
-                f"{self._nearest(key)}. Add its size to what is captured at the start, or dispatch it eagerly."
+                f"{self.mode.value} graph '{key}' was asked for after the captures were closed, and does not "
+                f"exist; {self._nearest(key)}. Add its size to what is captured at the start, or dispatch it eagerly."
             )
         started = time.perf_counter_ns()
         arguments = _tensors(args, kwargs)
@@ -172,8 +173,8 @@ class GraphWrapper:
         for (name, _, address), (now, tensor, _) in zip(entry.arguments, given, strict=True):
             if name != now or tensor.data_ptr() != address:
                 raise ReplayError(
-                    f"graph '{key}': {now} is not the tensor that was captured as {name}, or has moved since. Write "
-                    "new values into the buffer that was captured, or capture again."
+                    f"graph '{key}': {now} is not the tensor that was captured as {name}, or has moved since. "
+                    "Write new values into the buffer that was captured, or capture again."
                 )
         entry.graph.check_addresses()
 

@@ -2,9 +2,9 @@
 
 ops.print_tensor(hidden_RH, "hidden after layer 3")      in the captured function; one line on stderr a replay
 
-A Python `print` in a captured function prints once, at capture, and a tensor's values would be read on the host, which
-no capture allows. This is an op, so it is captured: on `cpu` it is a call-back between the native programs, on the
-software NPU a command of its stream, and on an NPU torch_npu's own op for it.
+A Python `print` in a captured function prints once, at capture, and a tensor's values would be read on the
+host, which no capture allows. This is an op, so it is captured: on `cpu` it is a call-back between the native
+programs, on the software NPU a command of its stream, and on an NPU torch_npu's own op for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARY.define("print_tensor(Tensor x, str name) -> ()")
 
 
 def describe(name: str, x: torch.Tensor) -> str:
-    """Return the line that is printed: dtype and shape, the first numbers, least, greatest, mean, what is not finite."""
+    """Return the line that is printed: dtype, shape, first numbers, least, greatest, mean, what is not finite."""
     line = f"{name}: {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
     if not x.numel():
         return f"{line} empty"

@@ -54,8 +54,8 @@ class Split:
     Attributes:
         rows: names of the arguments whose first dimension counts rows.
         requests: names of those whose first dimension counts requests.
-        fixed: whether its result has the shape of its rows, so that pieces can read it in one place; else only what
-            stands between pieces may.
+        fixed: whether its result has the shape of its rows, so that pieces can read it in one place; else only
+            what stands between pieces may.
     """
 
     rows: tuple[str, ...]

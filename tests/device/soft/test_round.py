@@ -67,7 +67,7 @@ class TestEngine:
 
     @pytest.mark.parametrize("order", [None, 2, 5], ids=["program", "two", "five"])
     def test_whole_rounds_and_chunks_of_prompts_in_pieces(self, order: int | None) -> None:
-        """The chunks' static inputs are written again before the device has read them, unless the stream orders it."""
+        """A chunk's static inputs are written again for the next: in the stream's order, or too early."""
         case = replace(THREE, prompts=(40, 4, 35), graph="full_and_piecewise")
         run = run_round(None if order is None else Seeded(order), case)
         assert run.report.clean, str(run.report)
