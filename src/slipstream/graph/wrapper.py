@@ -146,7 +146,7 @@ class GraphWrapper:
         if not self._gate.allowed:
             raise CaptureError(
                 f"{self.mode.value} graph '{key}' was asked for after the captures were closed, and does not "
-                f"exist; {self._nearest(key)}. Add its size to what is captured at the start, or dispatch it eagerly."
+                f"exist; {self._nearest(key)}. Capture its size at the start, or dispatch it eagerly."
             )
         started = time.perf_counter_ns()
         arguments = _tensors(args, kwargs)
