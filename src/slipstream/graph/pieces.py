@@ -289,7 +289,8 @@ class _PieceRecorder:
         step.out = result if split.fixed else None
         if not split.fixed:
             number = len(self._results)
-            for index, tensor in enumerate(result):
+            several = isinstance(result, (tuple, list))
+            for index, tensor in enumerate(result) if several else [(None, result)]:
                 self._earlier[id(tensor)] = _Earlier(number, index)
         self._results.append(result)  # keeps the ids from being given to other tensors
         self._steps.append(step)
