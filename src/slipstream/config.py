@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 DRAFTERS = ("none", "ngram", "nextn", "auto")
 DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu", "cuda", "npu")
-GRAPH_MODES = ("full", "none")
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+SWITCHES = ("auto", "on", "off")
 KERNELS = ("auto", "native", "torch")
 KV_DTYPES = ("auto", "f32", "f16")
 
@@ -46,14 +47,20 @@ class GraphConfig:
     """Static graphs.
 
     Attributes:
-        mode: "full" captures draft, verify and extend; "none" runs everything eagerly.
+        mode: what is captured: "full" draft, verify and extend, each as a whole; "piecewise" the pieces between
+            their attention, and those of prompts' chunks; "full_and_piecewise" rounds whole and chunks in pieces;
+            "full_decode_only" rounds only; "none" runs everything eagerly.
         buckets: captured request slots, ascending.
+        mixed_sizes: captured rows of prompts' chunks, ascending; None takes eighths of `prefill_chunk`.
+        extend: whether the extend phase has graphs: "on", "off", or "auto" where they save time.
         check: poison stale and padded rows, and compare static addresses at every replay.
     """
 
     mode: str = "full"
     buckets: tuple[int, ...] = DEFAULT_BUCKETS
     check: bool = False
+    mixed_sizes: tuple[int, ...] | None = None
+    extend: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from slipstream.config import GRAPH_MODES
 from slipstream.device.api import Gate, Stream
 from slipstream.device.caps import Caps
 from slipstream.device.torch_streams import TorchDevice, TorchStream, raw_of
@@ -68,7 +69,7 @@ class CudaDevice(TorchDevice):
             device="cuda",
             # 4-bit products are made for CPUs here.
             dtypes=("f32", "bf16"),
-            graph_modes=("full", "none"),
+            graph_modes=GRAPH_MODES,
             parallel_streams=True,
             # Matrix products choose their kernels by the number of rows.
             row_invariant=(),
@@ -83,8 +84,8 @@ class CudaDevice(TorchDevice):
     def new_graph(self, name: str) -> Any:
         return self.module.CUDAGraph()
 
-    def capturing(self, raw: Any, stream: Stream) -> AbstractContextManager[Any]:
-        captured: AbstractContextManager[Any] = self.module.graph(raw, stream=raw_of(stream))
+    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
+        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
         return captured
 
 

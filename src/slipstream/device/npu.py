@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from slipstream.config import GRAPH_MODES
 from slipstream.device.api import Gate, Stream
 from slipstream.device.caps import Caps
 from slipstream.device.torch_streams import TorchDevice, TorchStream, raw_of
@@ -49,7 +50,7 @@ class NpuDevice(TorchDevice):
             device="npu",
             # 4-bit products are made for CPUs here.
             dtypes=("f32", "bf16"),
-            graph_modes=("full", "none"),
+            graph_modes=GRAPH_MODES,
             parallel_streams=True,
             # Nobody has measured it; the CPU's kernels under the software NPU say nothing of a real one's.
             row_invariant=(),
@@ -64,8 +65,8 @@ class NpuDevice(TorchDevice):
     def new_graph(self, name: str) -> Any:
         return self.module.NPUGraph()
 
-    def capturing(self, raw: Any, stream: Stream) -> AbstractContextManager[Any]:
-        captured: AbstractContextManager[Any] = self.module.graph(raw, stream=raw_of(stream))
+    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
+        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
         return captured
 
 

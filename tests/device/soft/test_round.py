@@ -65,6 +65,23 @@ class TestEngine:
         assert run.report.clean, str(run.report)
         assert run.tokens == reference_tokens(case)
 
+    @pytest.mark.parametrize("draft", ["none", "ngram", "nextn"])
+    def test_in_pieces(self, draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(drafting, "choose_round", verify_always)
+        monkeypatch.setattr(drafting, "TOO_DEAR", math.inf)
+        case = replace(THREE, draft=draft, graph="piecewise", check=True)
+        run = run_round(Seeded(1), case)
+        assert run.report.clean, str(run.report)
+        assert run.tokens == reference_tokens(case)
+
+    @pytest.mark.parametrize("order", [None, 2, 5], ids=["program", "two", "five"])
+    def test_whole_rounds_and_chunks_of_prompts_in_pieces(self, order: int | None) -> None:
+        """A chunk's static inputs are written again for the next: in the stream's order, or too early."""
+        case = replace(THREE, prompts=(40, 4, 35), graph="full_and_piecewise")
+        run = run_round(None if order is None else Seeded(order), case)
+        assert run.report.clean, str(run.report)
+        assert run.tokens == reference_tokens(case)
+
     def test_bfloat16(self) -> None:
         case = replace(THREE, dtype="bf16")
         run = run_round(Seeded(2), case)
