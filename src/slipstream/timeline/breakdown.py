@@ -248,6 +248,7 @@ def family(name: str) -> str:
     >>> family("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*)")
     'ncclDevKernel_AllReduce'
     """
+    name = name.replace("(anonymous namespace)::", "")
     match = _FAMILY.match(name)
     text = (match[1] if match else name).split("@")[0].split("__")[0] or name
     if text.startswith(("nccl", "rccl")):
