@@ -1,4 +1,4 @@
-"""The command line: `slipstream run | check | bench | train | models | plan | env`.
+"""The command line: `slipstream run | check | trace | bench | train | models | plan | env`.
 
 Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
 wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
@@ -26,9 +26,9 @@ from slipstream.cli_options import (
     numbers,
 )
 from slipstream.errors import SlipstreamError, UsageError
+from slipstream.timeline.command import DEFAULT_TRACE, trace_app
 
 DEFAULT_MODEL = "smollm2"
-DEFAULT_TRACE = Path("slipstream-trace.json.gz")
 INTERRUPTED = 130
 
 app = App(
@@ -43,6 +43,7 @@ models_app = App(name="models", help="Models that Slipstream knows where to get.
 app.command(bench_app)
 app.command(train_app)
 app.command(models_app)
+app.command(trace_app)
 
 
 _CHECK = CheckOptions()

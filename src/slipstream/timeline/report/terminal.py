@@ -141,18 +141,17 @@ def _replays(view: Overview, label: str) -> int:
 
 def made_of(part: PathPart) -> str:
     """Say what the time of a part went to."""
+    name = "code not in the trace" if part.host_name == BETWEEN else short_name(part.host_name)
     words = []
-    for share, what in (
-        (part.work, "device"),
-        (part.host, "host"),
-        (part.delay, "delays"),
-        (part.unknown, "unexplained"),
+    for share, what, where in (
+        (part.work, "device", ""),
+        (part.host, "host", name),
+        (part.delay, "delays", ""),
+        (part.unknown, "unexplained", f"the host meanwhile: {name}" if name and not part.host else ""),
     ):
         if share >= 0.01:
-            words.append(what if share >= 0.995 else f"{what} {100 * share:.0f} %")
-    name = "code not in the trace" if part.host_name == BETWEEN else part.host_name
-    if name and max(part.host, part.unknown) >= 0.05:
-        words.append(f"host longest in {short_name(name)}" if part.host else f"meanwhile host: {short_name(name)}")
+            size = "" if share >= 0.995 else f" {100 * share:.0f} %"
+            words.append(f"{what}{size}{f' ({where})' if where and share >= 0.05 else ''}")
     return ", ".join(words)
 
 
@@ -239,7 +238,7 @@ def _cost(view: Overview) -> str:
         )
     return (
         f"{duration(view.token_ns)}: {duration(view.token_ns * view.advanced)} of path by {view.advanced:.3g} "
-        f"tokens{a_round(view)}, all requests together"
+        f"{'token' if view.advanced == 1 else 'tokens'}{a_round(view)}, all requests together"
     )
 
 
