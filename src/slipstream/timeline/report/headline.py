@@ -15,6 +15,10 @@ from slipstream.timeline.report.words import ROUNDS, counted, duration, percent,
 from slipstream.timeline.rounds import RoundKind
 
 
+#: Files and folders that every profile of Ascend has.
+_ALIKE = frozenset({"trace_view.json", "ASCEND_PROFILER_OUTPUT"})
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One number with its name and what to know of it."""
@@ -69,7 +73,7 @@ def headline(analysis: Analysis) -> Headline:
         _about(analysis, view),
         verdict(view),
         tuple(support),
-        _figures(analysis, view),
+        _figures(view),
         rank,
         view.typical.round.number,
     )
@@ -80,8 +84,10 @@ def _title(analysis: Analysis) -> str:
     if not paths:
         return "trace"
     first = paths[0]
-    name = first.name if first.suffix not in (".db", ".csv") or len(first.parts) < 2 else first.parts[-2]
-    return name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+    # Ascend's files are all called alike; their folder has the name.
+    while (first.name in _ALIKE or first.suffix in (".db", ".csv")) and first.parent.name:
+        first = first.parent
+    return first.name if len(paths) == 1 else f"{first.name} and {len(paths) - 1} more"
 
 
 def _about(analysis: Analysis, view: Overview | None) -> str:
@@ -98,7 +104,7 @@ def _about(analysis: Analysis, view: Overview | None) -> str:
     return " · ".join(words)
 
 
-def _figures(analysis: Analysis, view: Overview) -> tuple[Figure, ...]:
+def _figures(view: Overview) -> tuple[Figure, ...]:
     took, ledger = view.took, view.ledger
     one, several = ROUNDS[view.kind]
     name = "Whole trace" if view.kind is RoundKind.WHOLE else f"{one[0].upper()}{one[1:]}"
@@ -120,7 +126,7 @@ def _figures(analysis: Analysis, view: Overview) -> tuple[Figure, ...]:
         figures.append(Figure("Exposed communication", duration(whole.exposed_ns), note))
     else:
         figures.append(Figure("Exposed communication", "none", "no operation is known to be communication"))
-    figures.append(_joins(analysis, view))
+    figures.append(_joins(view))
     figures.append(_padding(view))
     if view.token_ns is not None and view.advanced is not None:
         note = f"{view.advanced:.2f} tokens a {one}, all requests together"
@@ -130,21 +136,17 @@ def _figures(analysis: Analysis, view: Overview) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def _joins(analysis: Analysis, view: Overview) -> Figure:
-    stats = analysis.summary.get(view.rank, {}).get("q6 waited_ns")
-    if stats is None:
-        known = any(report.joins for report in view.reports)
-        note = "only joins on the path count" if known else "no operation is known to wait for two streams"
-        return Figure("Joins wait", "–", note)
-    branches = Counter(
-        str(answer.values["branch"])
-        for report in view.reports
-        for answer in report.answers
-        if answer.question == 6 and "branch" in answer.values
-    )
-    most = branches.most_common(1)
-    note = f"median; most often for {most[0][0]}" if most else "no join of branches side by side is on the path"
-    return Figure("Joins wait", duration(stats.median), note)
+def _joins(view: Overview) -> Figure:
+    found = [answer for report in view.reports for answer in report.answers if answer.question == 6 and answer.known]
+    if not found:
+        return Figure("Joins wait", "–", "no operation is known to wait for two streams")
+    waited = sum(float(str(answer.values["waited_ns"])) for answer in found)
+    branches = Counter(str(answer.values["branch"]) for answer in found if "branch" in answer.values)
+    one, _ = ROUNDS[view.kind]
+    if not branches:
+        return Figure("Joins wait", "nothing", "no join of branches side by side is on the path")
+    name = branches.most_common(1)[0][0]
+    return Figure("Joins wait", duration(waited / len(view.reports)), f"of a {one}; most often for {name}")
 
 
 def _padding(view: Overview) -> Figure:

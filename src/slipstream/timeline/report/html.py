@@ -95,16 +95,21 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
+def _text(text: str) -> str:
+    """Escape, and keep a number and its unit on one line."""
+    return re.sub(r"(?<=\d) (?=(?:%|ns|us|ms|s)\b|%)", "&nbsp;", html.escape(text))
+
+
 def _head(head: Headline) -> str:
     """Return the page's beginning, which can be read without the script."""
     tiles = "".join(
-        f'<div class="tile"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.value)}</dd>'
-        f'<p>{html.escape(figure.note)}</p></div>'
+        f'<div class="tile"><dt>{_text(figure.label)}</dt><dd>{_text(figure.value)}</dd>'
+        f'<p>{_text(figure.note)}</p></div>'
         for figure in head.figures
     )
-    support = "".join(f"<li>{html.escape(line)}</li>" for line in head.support)
+    support = "".join(f"<li>{_text(line)}</li>" for line in head.support)
     return (
-        f'<p class="source"><b>{html.escape(head.title)}</b> {html.escape(head.about)}</p>'
-        f"<h1>{html.escape(head.verdict)}</h1>"
+        f'<p class="source"><b>{_text(head.title)}</b> {_text(head.about)}</p>'
+        f"<h1>{_text(head.verdict)}</h1>"
         f'<ul class="support">{support}</ul><dl class="tiles">{tiles}</dl>'
     )

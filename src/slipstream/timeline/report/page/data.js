@@ -99,7 +99,7 @@ function el(tag, options = {}, ...children) {
     else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }
 

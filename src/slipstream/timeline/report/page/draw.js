@@ -80,6 +80,7 @@ class Painter {
     const begun = performance.now();
     const { scene } = this;
     scene.view.width = this.lanes.clientWidth;
+    this.ruler();
     const pen = penOf(this.lanes, scene.view.width, scene.view.height);
     const box = this.lanes.getBoundingClientRect();
     // Only what is on the screen.
@@ -102,7 +103,6 @@ class Painter {
     paintOverlay(pen, scene, this.theme, this);
     pen.restore();
     for (const item of visible) this.name(pen, item);
-    this.ruler();
     this.took.push(performance.now() - begun);
     if (this.took.length > 500) this.took.shift();
   }

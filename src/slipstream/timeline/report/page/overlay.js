@@ -61,62 +61,79 @@ function paintPath(pen, scene, theme) {
     pen.strokeStyle = waits[i + 3] === PIECE.UNKNOWN ? theme.get("join") : theme.get("ink");
     pen.setLineDash(waits[i + 3] === PIECE.UNKNOWN ? [1.5, 3] : [4, 2.5]);
     pen.beginPath();
+    // Cut to the screen: every dash outside of it costs time too.
     pen.moveTo(Math.max(waits[i], GUTTER), waits[i + 1] + 0.5);
-    pen.lineTo(waits[i + 2], waits[i + 1] + 0.5);
+    pen.lineTo(Math.min(waits[i + 2], width), waits[i + 1] + 0.5);
     pen.stroke();
   }
   pen.setLineDash([]);
 }
 
-// A join: how long it stood for the later branch, on its own lane, and a line from that branch to it.
+// Joins of branches side by side: how long each stood for the later branch, a line from that branch, and its number
+// in the table, as far as the stretch is wide enough to see. Of those that hide behind something longer only the line
+// is drawn.
 function paintJoins(pen, scene, theme, painter) {
   const colour = theme.get("join");
-  const taken = [];
+  const shown = [...scene.round.joins.entries()].filter(([, join]) => {
+    return join.beside && join.waited * scene.scale >= 2 && scene.box(join.row);
+  });
+  const spans = [];
   pen.lineWidth = 1.3;
-  for (const [index, join] of scene.round.joins.entries()) {
+  for (const [, join] of shown) {
     const at = scene.box(join.row);
-    if (!at || !join.beside || at.x0 < GUTTER - 40 || at.x0 > scene.view.width + 40) continue;
+    if (at.x0 < GUTTER - 40 || at.x0 > scene.view.width + 40) continue;
     const branch = scene.box(join.branch);
-    const other = scene.box(join.other);
-    const until = branch ? Math.min(branch.x1, at.x0) : at.x0;
-    const wide = join.waited * scene.scale;
-    if (wide >= 2) {
-      const y = other && Math.abs(other.y - at.y) < 0.5 ? at.y : (other || at).y;
-      const lane = other || at;
-      pen.fillStyle = theme.hatched(pen);
-      pen.globalAlpha = 0.75;
-      pen.fillRect(until - wide, y + 2, wide, lane.h - 5);
-      pen.globalAlpha = 1;
-      const words = `${time(join.waited)} for ${scene.shortOf(join.branch)}`;
-      pen.font = `600 10.5px ${FONT}`;
-      const text = painter.fitted(pen, words, wide - 10, 2);
-      if (text && !text.endsWith("…") && lane.h >= 14) {
-        const room = pen.measureText(text).width + 8;
-        pen.fillStyle = theme.get("bg");
-        pen.fillRect(until - wide / 2 - room / 2, y + 4, room, lane.h - 9);
-        pen.fillStyle = colour;
-        pen.textAlign = "center";
-        pen.textBaseline = "middle";
-        pen.fillText(text, until - wide / 2, y + lane.h / 2);
-        pen.textAlign = "left";
-      }
-    }
+    if (join.onPath) joinSpan(pen, scene, theme, painter, join, spans);
+    pen.globalAlpha = join.onPath ? 1 : 0.4;
     if (branch && Math.abs(branch.y - at.y) > 1) arrow(pen, branch.x1, branch.y + branch.h / 2, at.x0, at.y + at.h / 2, colour);
-    // Its number in the table, where there is room for it.
-    const y = at.y - 1;
-    if (taken.some(([x, top]) => Math.abs(x - at.x0) < 17 && Math.abs(top - y) < 15)) continue;
-    taken.push([at.x0, y]);
+    pen.globalAlpha = 1;
+  }
+  const taken = [];
+  for (const [index, join] of shown) {
+    const { x0, y } = scene.box(join.row);
+    if (taken.some(([x, top]) => Math.abs(x - x0) < 17 && Math.abs(top - y) < 15)) continue;
+    taken.push([x0, y]);
     pen.fillStyle = colour;
     pen.beginPath();
-    pen.arc(at.x0, y, 7.5, 0, 7);
+    pen.arc(x0, y - 1, 7.5, 0, 7);
     pen.fill();
     pen.fillStyle = theme.get("bg");
     pen.font = `700 10px ${FONT}`;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    pen.fillText(String(index + 1), at.x0, y + 0.5);
-    pen.textAlign = "left";
+    pen.fillText(String(index + 1), x0, y - 0.5);
   }
+  pen.textAlign = "left";
+}
+
+// The stretch that a join stood, on the lane that was done before; `spans` are those drawn already.
+function joinSpan(pen, scene, theme, painter, join, spans) {
+  const at = scene.box(join.row);
+  const branch = scene.box(join.branch);
+  const lane = scene.box(join.other) || at;
+  const until = branch ? Math.min(branch.x1, at.x0) : at.x0;
+  const from = until - join.waited * scene.scale;
+  if (spans.some(([y, x0, x1]) => y === lane.y && from < x1 - 1 && x0 < until - 1)) return;
+  spans.push([lane.y, from, until]);
+  const left = Math.max(from, GUTTER);
+  const right = Math.min(until, scene.view.width);
+  if (right <= left) return;
+  pen.fillStyle = theme.hatched(pen);
+  pen.globalAlpha = 0.75;
+  pen.fillRect(left, lane.y + 2, right - left, lane.h - 5);
+  pen.globalAlpha = 1;
+  pen.font = `600 10.5px ${FONT}`;
+  const text = painter.fitted(pen, `${time(join.waited)} for ${scene.shortOf(join.branch)}`, right - left - 12, 2);
+  if (!text || text.endsWith("…") || lane.h < 14) return;
+  const room = pen.measureText(text).width + 10;
+  const middle = (left + right) / 2;
+  pen.fillStyle = theme.get("bg");
+  pen.fillRect(middle - room / 2, lane.y + 4, room, lane.h - 9);
+  pen.fillStyle = theme.get("join");
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  pen.fillText(text, middle, lane.y + lane.h / 2);
+  pen.textAlign = "left";
 }
 
 function arrow(pen, x0, y0, x1, y1, colour) {

@@ -15,8 +15,8 @@ class Page {
   begin() {
     const { scene } = this;
     byId("main").hidden = false;
-    const hasRounds = scene.model.ranks.some((rank) => scene.rounds.get(rank).length);
-    byId("rounds").hidden = !hasRounds;
+    const several = scene.model.ranks.some((rank) => scene.rounds.get(rank).length > 1) || scene.model.ranks.length > 1;
+    byId("rounds").hidden = !several;
     for (const rank of scene.model.ranks) byId("rank").append(el("option", { value: rank }, `rank ${rank}`));
     byId("rank").parentElement.hidden = scene.model.ranks.length < 2;
     if (scene.model.leftOut) {
@@ -75,7 +75,8 @@ class Page {
     const count = scene.roundsHere.length;
     byId("previous").disabled = n <= 0;
     byId("next").disabled = n >= count - 1;
-    byId("round-title").textContent = round ? `Round ${round.n}` : "Lanes";
+    byId("previous").hidden = byId("next").hidden = count < 2;
+    byId("round-title").textContent = !round ? "Lanes" : round.kind === "whole trace" ? "The whole trace" : `Round ${round.n}`;
     byId("round-facts").textContent = round ? this.roundWords(round) : "";
     byId("tip").hidden = true;
     fillInspector(byId("inspect"), scene, (e) => this.go(e));
@@ -87,7 +88,7 @@ class Page {
 
   roundWords(round) {
     const words = [time(round.end - round.start)];
-    words.push(round.counts ? round.kind : `${round.kind}${round.why ? `: ${round.why}` : ""}`);
+    if (round.kind !== "round" && round.kind !== "whole trace") words.push(`${round.kind}${round.why ? `: ${round.why}` : ""}`);
     const facts = Object.entries(round.facts).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
     words.push(...facts);
     if (round.advanced) words.push(`${round.advanced.reduce((sum, n) => sum + n, 0)} tokens`);

@@ -1,5 +1,7 @@
 // The distribution over rounds: a bar a round, and a histogram. Both choose a round.
 
+const LEFT = 72; // of the bars: how long they are
+
 class Strip {
   constructor(scene, theme, bars, histogram, choose) {
     Object.assign(this, { scene, theme, bars, histogram, choose });
@@ -33,8 +35,8 @@ class Strip {
   geometry() {
     const width = this.bars.clientWidth;
     const count = this.scene.roundsHere.length;
-    const gap = Math.min((width - 54) / Math.max(count, 1), 44);
-    return { width, left: 54, gap, count };
+    const gap = Math.min((width - LEFT) / Math.max(count, 1), 44);
+    return { width, left: LEFT, gap, count };
   }
 
   roundAt(x) {

@@ -1,5 +1,7 @@
 // The tables below the lanes.
 
+const PIECE_COLOURS = ["--kernel", "--launch", "--host", "--join"]; // as PIECES
+
 class Tables {
   constructor(scene, actions) {
     this.scene = scene;
@@ -19,7 +21,7 @@ class Tables {
   }
 
   put(id, title, ...content) {
-    byId(id).replaceChildren(el("h2", {}, title), ...content);
+    byId(id).replaceChildren(...el("div", {}, el("h2", {}, title), content).childNodes);
   }
 
   // Of a round.
@@ -33,12 +35,11 @@ class Tables {
 
   bar(sums, total, names) {
     const made = el("div", { class: "share", role: "img", "aria-label": sums.map((ns, i) => `${names[i]} ${time(ns)}`).join(", ") });
-    const colours = ["--kernel", "--launch", "--host", "--join"];
     for (const [i, ns] of sums.entries()) {
       if (!ns) continue;
       const piece = el("i", { title: `${names[i]} ${time(ns)}` });
       piece.style.width = `${(100 * ns) / Math.max(total, 1)}%`;
-      piece.style.background = `var(${colours[i]})`;
+      piece.style.background = `var(${PIECE_COLOURS[i]})`;
       made.append(piece);
     }
     return made;
@@ -63,12 +64,9 @@ class Tables {
     const rests = [...round.rests].sort((a, b) => b[2] - a[2]).slice(0, 6).map(([edge, sure, ns]) =>
       `${edge < 0 ? "no dependency" : EDGES[edge]} ${percent(ns / total)}${sure ? ` (${SURE[sure]})` : ""}`);
     const legend = el("p", { class: "more" }, PIECES.map((name, i) => {
-      const swatch = el("i", { class: "badge" });
-      swatch.style.background = `var(${["--kernel", "--launch", "--host", "--join"][i]})`;
-      swatch.style.width = "16px";
-      swatch.style.height = "9px";
-      swatch.style.marginRight = "5px";
-      return el("span", {}, swatch, `${name} ${time(round.sums[i])}   `);
+      const swatch = el("i", { class: "swatch" });
+      swatch.style.background = `var(${PIECE_COLOURS[i]})`;
+      return el("span", { class: "keyed" }, swatch, `${name} ${time(round.sums[i])}`);
     }));
     this.put("parts", "Critical path of the round", legend,
       this.table(null, [["part", "name"], ["time", "n"], ["share", "n"], ["made of", "wide"]], rows),
@@ -87,12 +85,12 @@ class Tables {
         [scene.shortOf(join.row), el("div", { class: "more" }, `waits for ${this.nameAndLane(join.branch)}, beside ${this.nameAndLane(join.other)}`)],
         time(join.waited),
         el("span", { class: `badge ${join.sure ? "inferred" : ""}` }, `${EDGES[join.edge]}${join.sure ? "?" : ""}`),
-        !join.beside ? "one after the other" : join.onPath ? "on the path" : "hidden",
+        !join.beside ? "in a row" : join.onPath ? "on the path" : "hidden",
       ],
       to: () => this.actions.go(join.row, Math.min(scene.endOf(join.other), scene.col.start[join.row] - join.waited)),
     }));
     this.put("joins", "Joins: who waits for whom",
-      this.table("how much later the last branch was done than the one before it", [["", ""], ["operation", "wide name"], ["waits", "n"], ["known by", ""], ["costs", ""]], rows));
+      this.table("how much later the last branch was done than the one before it", [["", ""], ["operation", "wide name"], ["waits", "n"], ["known by", ""], ["costs", "n"]], rows));
   }
 
   nameAndLane(e) {
@@ -161,13 +159,17 @@ class Tables {
     const { scene } = this;
     const named = Object.entries(scene.model.summary[scene.state.rank] || {}).filter(([name]) => name.endsWith("_ns"));
     if (!named.length || named[0][1][0] < 2) return byId("summary").replaceChildren();
-    const rows = named.map(([name, [count, middle, p90, low, high, outliers]]) => ({ cells: [
-      metricName(name), number(count), time(middle), time(p90), time(low), time(high),
-      outliers.slice(0, 8).map((n) => el("a", { class: "round", role: "button", tabindex: 0,
-        onclick: () => this.actions.round(n), onkeydown: (event) => { if (event.key === "Enter") this.actions.round(n); } }, String(n))),
-    ] }));
+    const heads = [["", "name"], ["rounds", "n"], ["median", "n"], ["p90", "n"], ["least", "n"], ["most", "n"], ["over 1.5 times the median", "name"]];
+    const [first, rest] = [true, false].map((wanted) => named.filter(([name]) => !name.startsWith("q") === wanted).map((one) => this.overRounds(one)));
     this.put("summary", "Over rounds", el("p", { class: "more" }, `${scene.model.marked ? "" : "inferred: "}${scene.model.evidence[scene.state.rank] || ""}`),
-      this.table("without prefill, warm-up and clipped rounds", [["", "name"], ["rounds", "n"], ["median", "n"], ["p90", "n"], ["least", "n"], ["most", "n"], ["over 1.5 times the median", "name"]], rows));
+      this.table("without prefill, warm-up and clipped rounds", heads, first),
+      rest.length ? el("details", {}, el("summary", {}, `${rest.length} numbers of the nine answers`), this.table(null, heads, rest)) : null);
+  }
+
+  overRounds([name, [count, middle, p90, low, high, outliers]]) {
+    const links = outliers.slice(0, 8).map((n) => el("a", { class: "round", role: "button", tabindex: 0,
+      onclick: () => this.actions.round(n), onkeydown: (event) => { if (event.key === "Enter") this.actions.round(n); } }, String(n)));
+    return { cells: [metricName(name), number(count), time(middle), time(p90), time(low), time(high), links] };
   }
 
   showQuality() {
