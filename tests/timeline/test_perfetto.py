@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from decimal import Decimal
@@ -27,6 +28,8 @@ Slices = dict[int, list[dict[str, Any]]]
 
 def exported(what: Analysis | Timeline, path: Path, **options: Any) -> list[dict[str, Any]]:
     write_perfetto(what, path / "trace.json", **options)
+    write_perfetto(what, path / "trace.json.gz", **options)
+    assert gzip.decompress((path / "trace.json.gz").read_bytes()) == (path / "trace.json").read_bytes()
     return json.loads((path / "trace.json").read_bytes(), parse_float=Decimal)["traceEvents"]
 
 
@@ -104,7 +107,9 @@ def pairs(arrows: dict[int, tuple[Any, Any]]) -> Counter[tuple[int, int]]:
     return Counter((one["args"]["row"], other["args"]["row"]) for one, other in arrows.values())
 
 
-@pytest.mark.parametrize("shape", [Shape(rounds=3), Shape(rounds=3, ascend=True), Shape(rounds=3, ranks=3, slow_rank=1)])
+@pytest.mark.parametrize(
+    "shape", [Shape(rounds=3), Shape(rounds=3, ascend=True), Shape(rounds=3, ranks=3, slow_rank=1)]
+)
 def test_speculative_rounds(shape: Shape, tmp_path: Path) -> None:
     analysis = analyse(play(shape).timeline(graphs=graphs(shape)))
     table = analysis.timeline

@@ -137,7 +137,12 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
 
 
 def _joins(view: Overview) -> Figure:
-    found = [answer for report in view.reports for answer in report.answers if answer.question == 6 and answer.known]
+    found = [
+        answer
+        for report in view.reports
+        for answer in report.answers
+        if answer.question == 6 and answer.known
+    ]
     if not found:
         return Figure("Joins wait", "–", "no operation is known to wait for two streams")
     waited = sum(float(str(answer.values["waited_ns"])) for answer in found)
@@ -159,4 +164,6 @@ def _padding(view: Overview) -> Figure:
     cost = sum(item.cost_ns for item in padded)
     bound = "at most " if any(item.at_most for item in padded) else ""
     share = percent(worst.padded_rows / worst.rows)
-    return Figure("Padding costs", f"{bound}{duration(cost)}", f"{share} of the rows of {worst.phase} are padding")
+    return Figure(
+        "Padding costs", f"{bound}{duration(cost)}", f"{share} of the rows of {worst.phase} are padding"
+    )

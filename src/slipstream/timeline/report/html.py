@@ -104,7 +104,7 @@ def _head(head: Headline) -> str:
     """Return the page's beginning, which can be read without the script."""
     tiles = "".join(
         f'<div class="tile"><dt>{_text(figure.label)}</dt><dd>{_text(figure.value)}</dd>'
-        f'<p>{_text(figure.note)}</p></div>'
+        f"<p>{_text(figure.note)}</p></div>"
         for figure in head.figures
     )
     support = "".join(f"<li>{_text(line)}</li>" for line in head.support)

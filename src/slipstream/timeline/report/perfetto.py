@@ -14,6 +14,7 @@ nanosecond.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -50,21 +51,27 @@ _BLOCK = 20_000
 Event = dict[str, Any]
 
 
-def write_perfetto(
-    what: Analysis | Timeline, path: str | FilePath, *, round: int | None = None
-) -> None:
+def write_perfetto(what: Analysis | Timeline, path: str | FilePath, *, round: int | None = None) -> None:
     """Write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; the file is replaced as a whole or not at all.
 
     Args:
         what: an analysis, or only a timeline: then without critical path and rounds.
-        path: of the file.
+        path: of the file; one that ends with .gz is compressed.
         round: only the operations of this round, on every rank, and the calls that launched them.
 
     Raises:
         UsageError: there is no such round, or a round of a mere timeline was asked for.
         SlipstreamError: the file cannot be written.
     """
-    replace_file(FilePath(path), _text(what, round), "trace")
+    text = _text(what, round)
+    replace_file(FilePath(path), _gzip(text) if FilePath(path).suffix == ".gz" else text, "trace")
+
+
+def _gzip(text: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(level=6, wbits=31)
+    for piece in text:
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def _text(what: Analysis | Timeline, number: int | None) -> Iterator[bytes]:
@@ -262,7 +269,9 @@ class _Export:
         """Yield rounds, phases, exposed communication and the critical path of every rank."""
         assert self.analysis is not None
         for rank, reports in self.analysis.reports.items():
-            wanted = [report for report in reports if self._inside(report.round.start_ns, report.round.end_ns)]
+            wanted = [
+                report for report in reports if self._inside(report.round.start_ns, report.round.end_ns)
+            ]
             rounds = [
                 (r.round.start_ns, r.round.end_ns, f"round {r.round.number} ({r.round.kind.value})",
                  {**r.round.facts, **({"why": r.round.why} if r.round.why else {})})
@@ -290,12 +299,21 @@ class _Export:
         rows = self.rows[table.is_work[self.rows] & (table.rank[self.rows] == rank)]
         comm, kernels = rows[table.kind[rows] == Kind.COMM], rows[table.kind[rows] == Kind.KERNEL]
         return subtract(
-            union(table.start_ns[comm], table.end_ns[comm]), union(table.start_ns[kernels], table.end_ns[kernels])
+            union(table.start_ns[comm], table.end_ns[comm]),
+            union(table.start_ns[kernels], table.end_ns[kernels]),
         )
 
     def _path(self, path: Path) -> Iterator[_Slice]:
         table = self.timeline
-        columns = (path.starts_ns, path.ends_ns, path.row, path.piece, path.edge, path.confidence, path.waited)
+        columns = (
+            path.starts_ns,
+            path.ends_ns,
+            path.row,
+            path.piece,
+            path.edge,
+            path.confidence,
+            path.waited,
+        )
         for start, end, row, piece, edge, sure, waited in zip(*(c.tolist() for c in columns), strict=True):
             args: Event = {"by": EDGES[edge], "known": CONFIDENCES[Confidence(sure)]}
             name = table.name_of(row) if row >= 0 else "nothing known"
@@ -348,7 +366,13 @@ class _Tracks:
             pid = rank + 1 if rank >= 0 else _PATHS
             name = f"rank {rank}" if rank >= 0 else "critical path"
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": rank + 1}}
+            yield {
+                "ph": "M",
+                "name": "process_sort_index",
+                "pid": pid,
+                "tid": 0,
+                "args": {"sort_index": rank + 1},
+            }
         for number, (rank, name) in enumerate(self._made, 1):
             where = {"ph": "M", "pid": rank + 1 if rank >= 0 else _PATHS, "tid": number}
             yield {**where, "name": "thread_name", "args": {"name": name}}

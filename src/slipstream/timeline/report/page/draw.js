@@ -63,6 +63,63 @@ function penOf(canvas, width, height) {
   return pen;
 }
 
+// The largest block that begins at an index of a strip and lies within one pixel, or null.
+function within(blocks, i, scale) {
+  for (const block of blocks) {
+    if (i % block.size) continue;
+    const b = i / block.size;
+    if (b < block.from.length && (block.to[b] - block.from[b]) * scale < 1) return block;
+  }
+  return null;
+}
+
+// What is narrower than a pixel, added up by pixel; neighbouring pixels of one look become one rectangle.
+class Pixels {
+  constructor(boxes, y, h) {
+    Object.assign(this, { boxes, y, h, pixel: -1, style: -1, from: 0, to: 0 });
+    this.sums = new Float64Array(CLASSES.length);
+  }
+
+  add(pixel, style, wide) {
+    if (pixel !== this.pixel) {
+      this.flush();
+      this.pixel = pixel;
+    }
+    this.sums[style] += wide;
+  }
+
+  flush() {
+    if (this.pixel < 0) return;
+    const { sums } = this;
+    let best = 0;
+    let total = 0;
+    for (let c = 0; c < sums.length; c++) {
+      total += sums[c];
+      if (sums[c] > sums[best]) best = c;
+    }
+    sums.fill(0);
+    const level = Math.max(1, Math.min(LEVELS, Math.ceil(total * LEVELS)));
+    const style = best * (LEVELS + 1) + level;
+    if (style !== this.style || this.to !== this.pixel) {
+      this.push();
+      this.style = style;
+      this.from = this.pixel;
+    }
+    this.to = this.pixel + 1;
+    this.pixel = -1;
+  }
+
+  end() {
+    this.flush();
+    this.push();
+  }
+
+  push() {
+    if (this.style >= 0) this.boxes[this.style].push(this.from, this.y, this.to - this.from, this.h);
+    this.style = -1;
+  }
+}
+
 class Painter {
   constructor(scene, theme, lanes, axis) {
     this.scene = scene;
@@ -140,28 +197,17 @@ class Painter {
     const filter = scene.state.filter;
     const { rows, count } = strip;
     const { y, h } = place;
-    const sums = new Float64Array(CLASSES.length);
-    let pixel = -1;
-    let run = null; // neighbouring pixels of one look are one rectangle
-    const flush = () => {
-      if (pixel < 0) return;
-      let best = 0;
-      let total = 0;
-      for (let c = 0; c < sums.length; c++) {
-        total += sums[c];
-        if (sums[c] > sums[best]) best = c;
-      }
-      sums.fill(0);
-      const level = Math.max(1, Math.min(LEVELS, Math.ceil(total * LEVELS)));
-      const style = best * (LEVELS + 1) + level;
-      if (run && run[0] === style && run[1] + run[2] === pixel) run[2]++;
-      else {
-        if (run) this.boxes[run[0]].push(run[1], y, run[2], h);
-        run = [style, pixel, 1];
-      }
-      pixel = -1;
-    };
+    const sums = new Pixels(this.boxes, y, h);
+    const blocks = filter ? [] : strip.blocks.filter((block) => block.size / strip.count < 0.5);
     for (let i = scene.firstIn(strip, t0); i < count; i++) {
+      const block = blocks.length ? within(blocks, i, scale) : null;
+      if (block) {
+        const b = i / block.size;
+        if (block.from[b] >= t1) break;
+        sums.add(Math.floor(GUTTER + (block.from[b] - t0) * scale), block.kind[b], block.busy[b] * scale);
+        i += block.size - 1;
+        continue;
+      }
       const e = rows[i];
       const from = start[e];
       if (from >= t1) break;
@@ -171,15 +217,10 @@ class Painter {
       const wide = took * scale;
       const style = filter && !filter[name[e]] ? DIM : kind[e];
       if (wide < 1.2) {
-        const at = Math.floor(x0);
-        if (at !== pixel) {
-          flush();
-          pixel = at;
-        }
-        sums[style] += Math.max(wide, 0.1);
+        sums.add(Math.floor(x0), style, Math.max(wide, 0.1));
         continue;
       }
-      flush();
+      sums.flush();
       const left = Math.max(x0, GUTTER - 2);
       const right = Math.min(x0 + wide, width + 2);
       const shade = style === KIND.KERNEL ? CLASSES.length * (LEVELS + 1) + (name[e] % 3) : style * (LEVELS + 1);
@@ -187,8 +228,7 @@ class Painter {
       this.boxes[shade].push(left, y, box, h);
       if (box > 22 && h >= 12) this.labels.push(left, y, box, h, e, style, host ? 1 : 0);
     }
-    flush();
-    if (run) this.boxes[run[0]].push(run[1], y, run[2], h);
+    sums.end();
   }
 
   // Events take no time of the stream: a tick where they stand.

@@ -16,34 +16,8 @@ function paintOverlay(pen, scene, theme, painter) {
 function paintPath(pen, scene, theme) {
   const range = scene.paths.get(scene.state.rank);
   if (!range) return;
-  const { pathStart, pathDur, pathRow, pathPiece } = scene.col;
-  const { t0, t1, width } = scene.view;
-  const [from, to] = range;
-  const bars = [];
-  const waits = [];
-  const links = [];
-  let before = null; // the end of the last piece that is wide enough to lead a line from
-  let crumb = [-1, -1];
-  let p = from + Math.max(0, upperBound(to - from, t0, (i) => pathStart[from + i]) - 1);
-  for (; p < to && pathStart[p] < t1; p++) {
-    const box = scene.box(pathRow[p]);
-    if (!box) continue;
-    const x0 = scene.x(pathStart[p]);
-    const x1 = x0 + pathDur[p] * scene.scale;
-    const y = box.y + box.h - 1;
-    if (x1 < GUTTER || x0 > width) continue;
-    const works = pathPiece[p] <= PIECE.HOST;
-    if (x1 - x0 < CRUMB) {
-      const pixel = Math.floor(x0);
-      if (works && (crumb[0] !== pixel || crumb[1] !== y)) bars.push(pixel, y, Math.max(1, x1 - x0));
-      crumb = [pixel, y];
-      continue;
-    }
-    if (before && before.y !== y) links.push(x0, before.y, y);
-    if (works) bars.push(x0, y, x1 - x0);
-    else waits.push(x0, y, x1, pathPiece[p]);
-    before = { x: x1, y };
-  }
+  const { bars, links, waits } = pathShapes(scene, ...range);
+  const { width } = scene.view;
   const line = (colour, grow) => {
     pen.fillStyle = colour;
     for (let i = 0; i < bars.length; i += 3) {
@@ -67,6 +41,44 @@ function paintPath(pen, scene, theme) {
     pen.stroke();
   }
   pen.setLineDash([]);
+}
+
+// What the path of a rank looks like in view: bars (x, y, width), links (x, y, y), waits (x, y, x, piece).
+function pathShapes(scene, from, to) {
+  const { pathStart, pathDur, pathRow, pathPiece, lane, sub } = scene.col;
+  const { t0, t1, width } = scene.view;
+  const scale = scene.scale;
+  const shapes = { bars: [], links: [], waits: [] };
+  const crumbs = new Map(); // y -> the bar that is being made of narrow pieces there: [x, end]
+  let before = -1; // the line of the last piece that is wide enough to lead on from
+  let p = from + Math.max(0, upperBound(to - from, t0, (i) => pathStart[from + i]) - 1);
+  for (; p < to && pathStart[p] < t1; p++) {
+    const row = pathRow[p];
+    const item = row < 0 ? null : scene.laneAt[lane[row]];
+    if (!item) continue;
+    const strip = item.strips[sub[row]];
+    const y = strip.y + (strip.h || 1) - 1;
+    const x0 = GUTTER + (pathStart[p] - t0) * scale;
+    const wide = pathDur[p] * scale;
+    if (x0 + wide < GUTTER || x0 > width) continue;
+    const works = pathPiece[p] <= PIECE.HOST;
+    if (wide < CRUMB) {
+      if (!works) continue;
+      const crumb = crumbs.get(y);
+      if (crumb && x0 <= crumb[1] + 1) crumb[1] = Math.max(crumb[1], x0 + wide);
+      else {
+        if (crumb) shapes.bars.push(crumb[0], y, Math.max(1, crumb[1] - crumb[0]));
+        crumbs.set(y, [x0, x0 + wide]);
+      }
+      continue;
+    }
+    if (before >= 0 && before !== y) shapes.links.push(x0, before, y);
+    if (works) shapes.bars.push(x0, y, wide);
+    else shapes.waits.push(x0, y, x0 + wide, pathPiece[p]);
+    before = y;
+  }
+  for (const [y, [x0, x1]] of crumbs) shapes.bars.push(x0, y, Math.max(1, x1 - x0));
+  return shapes;
 }
 
 // Joins of branches side by side: how long each stood for the later branch, a line from that branch, and its number

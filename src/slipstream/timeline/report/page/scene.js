@@ -34,7 +34,31 @@ class Scene {
       }
       strip.rows[strip.count++] = e;
     }
+    for (const strip of strips.flat()) strip.blocks = strip.over || strip.what === "tick" ? [] : this.blocksOf(strip);
     return strips;
+  }
+
+  // Blocks of 16 and of 256 elements, so that what lies within one pixel is not looked at one by one: of each where it
+  // begins and ends, how much of it is busy, and mostly with what.
+  blocksOf(strip) {
+    const { start, dur, kind } = this.col;
+    const made = [];
+    for (let size = 16; size * 4 <= strip.count; size *= 16) {
+      const count = Math.floor(strip.count / size); // the last elements are in none
+      const block = { size, from: new Float64Array(count), to: new Float64Array(count), busy: new Float64Array(count), kind: new Uint8Array(count) };
+      const sums = new Float64Array(KINDS.length);
+      for (let b = 0; b < count; b++) {
+        sums.fill(0);
+        for (let i = b * size; i < (b + 1) * size; i++) sums[kind[strip.rows[i]]] += dur[strip.rows[i]];
+        const last = strip.rows[(b + 1) * size - 1];
+        block.from[b] = start[strip.rows[b * size]];
+        block.to[b] = start[last] + dur[last];
+        block.busy[b] = sums.reduce((sum, ns) => sum + ns, 0);
+        block.kind[b] = sums.indexOf(Math.max(...sums));
+      }
+      made.unshift(block);
+    }
+    return made;
   }
 
   // The pieces of each rank's paths: they follow each other in time. [from, to) among all pieces.
