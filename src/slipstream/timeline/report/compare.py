@@ -53,9 +53,7 @@ def _verdict(whole: Difference, views: tuple[Overview, Overview]) -> str:
     one, several = ROUNDS[views[0].kind]
     if views[0].kind is not views[1].kind:
         one, several = "round", f"{several} and {ROUNDS[views[1].kind][1]}"
-    text = (
-        f"A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B ({_percent(whole.change or 0.0)})"
-    )
+    text = f"A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B ({_percent(whole.change or 0.0)})"
     if whole.p is None:
         return f"{text}; {whole.counts[0]} and {whole.counts[1]} {several} are too few to say whether that is chance."
     if whole.significant:
@@ -90,19 +88,13 @@ def _show_causes(out: Console, found: Diff) -> None:
         table.add_column(name, justify="left" if place < 2 else "right", overflow="fold", no_wrap=place > 1)
     for cause in shown:
         table.add_row(
-            cause.entry.value,
-            cause.name,
-            duration(cause.a_ns),
-            duration(cause.b_ns),
-            _signed(cause.change_ns),
+            cause.entry.value, cause.name, duration(cause.a_ns), duration(cause.b_ns), _signed(cause.change_ns)
         )
     rest = change - sum(cause.change_ns for cause in shown)
     left = len(found.causes) - len(shown)
     if left:
         table.add_row(counted(left, "other"), "", "", "", _signed(rest))
-    table.add_row(
-        "together", "", duration(found.means[0]), duration(found.means[1]), _signed(change), style="bold"
-    )
+    table.add_row("together", "", duration(found.means[0]), duration(found.means[1]), _signed(change), style="bold")
     out.print(table)
 
 
@@ -118,9 +110,7 @@ def _p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def show_what_if(
-    out: Console, result: WhatIf, asked: Sequence[str], changes: Sequence[object], title: str
-) -> None:
+def show_what_if(out: Console, result: WhatIf, asked: Sequence[str], changes: Sequence[object], title: str) -> None:
     """Print what would be otherwise.
 
     Args:
@@ -131,19 +121,13 @@ def show_what_if(
         title: what was analysed.
     """
     count = len(result.rounds)
-    out.print(
-        Text(
-            f"{title}: rank {result.rank}, {counted(count, 'round')}; if {' and '.join(asked)}:", style="dim"
-        )
-    )
+    out.print(Text(f"{title}: rank {result.rank}, {counted(count, 'round')}; if {' and '.join(asked)}:", style="dim"))
     out.print(Text(f"{result.text[0].upper()}{result.text[1:]}.", style="bold"))
     out.print()
     before = float(np.mean(result.before_ns)) if count else 0.0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, name in enumerate(("", "a round on average", "of that", "what it assumes")):
-        table.add_column(
-            name, justify="right" if place in (1, 2) else "left", overflow="fold", no_wrap=place < 3
-        )
+        table.add_column(name, justify="right" if place in (1, 2) else "left", overflow="fold", no_wrap=place < 3)
     rows = [
         ("as recorded", result.before_ns, ""),
         ("careful", result.careful_ns, "edges that did not bind get the median delay of their kind"),
@@ -157,7 +141,9 @@ def show_what_if(
     out.print(table)
     out.print()
     share = result.touched_on_path_ns / max(1, int(result.before_ns.sum()))
-    lines = [f"what changes is {percent(share)} of the critical paths as recorded"]
+    lines = [
+        f"what changes is {percent(share)} of the critical paths as recorded"
+    ]
     lines += [*result.remarks, *validity(result, changes)]
     for line in lines:
         grid = Table.grid(padding=(0, 1))
@@ -176,15 +162,11 @@ def validity(result: WhatIf, changes: Sequence[object]) -> list[str]:
             "take the answer as a direction"
         )
     elif result.inferred_share:
-        lines.append(
-            f"{percent(result.inferred_share)} of the paths rests on dependencies that were concluded"
-        )
+        lines.append(f"{percent(result.inferred_share)} of the paths rests on dependencies that were concluded")
     if len(result.rounds) < 3:
         lines.append(f"it is the answer for {counted(len(result.rounds), 'round')}; another may differ")
     if any(isinstance(change, RemoveWait) for change in changes):
-        lines.append(
-            "it is worth something where nothing that is read needed the wait: check with slipstream check"
-        )
+        lines.append("it is worth something where nothing that is read needed the wait: check with slipstream check")
     if not any(isinstance(change, Bucket | PerfectOverlap) for change in changes):
         lines.append(
             "operations keep their order and streams, and do not slow each other down where they would newly overlap"

@@ -32,10 +32,7 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     one, several = ROUNDS[view.kind]
     many = view.took.count > 1
     out.print()
-    _heading(
-        out,
-        f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}",
-    )
+    _heading(out, f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}")
     for answer in view.typical.answers:
         _answer(out, answer, analysis.summary.get(view.rank, {}) if many else {})
     out.print()
@@ -43,9 +40,7 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     out.print(phase_statistics(view))
     out.print()
     _heading(out, "Communication, waits and holes of the typical one")
-    _rows(
-        out, _comm_lines(view) + _join_lines(analysis, view.typical) + _bubble_lines(analysis, view.typical)
-    )
+    _rows(out, _comm_lines(view) + _join_lines(analysis, view.typical) + _bubble_lines(analysis, view.typical))
     out.print()
     _heading(out, f"{several.capitalize()} of rank {view.rank}")
     _rows(out, _round_lines(analysis.reports[view.rank]))
@@ -74,10 +69,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     one, _ = ROUNDS[item.kind]
     why = f" ({item.why})" if item.why else ""
     number = "" if one.startswith("trace") else f" {item.number}"
-    _heading(
-        out,
-        f"{one.capitalize()}{number} of rank {item.rank}{why}: {duration(item.took_ns)}, from {_at(item.start_ns)} on",
-    )
+    _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {duration(item.took_ns)}, from {_at(item.start_ns)} on")
     if report.cost_ns is not None and report.advanced:
         out.print(f"advanced {sum(report.advanced):.3g} tokens: {duration(report.cost_ns)} a token")
     out.print()
@@ -91,10 +83,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
             part.label,
             duration(part.took_ns),
             percent(part.took_ns / max(1, report.path.length_ns)),
-            *(
-                duration(ns) if ns else ""
-                for ns in (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns)
-            ),
+            *(duration(ns) if ns else "" for ns in (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns)),
             f"{short_name(longest)} {duration(names[longest])}" if longest else "",
         )
     table.add_row("together", duration(report.path.length_ns), style="bold")
@@ -128,9 +117,7 @@ def _table(*names: str) -> Table:
 
 
 def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) -> None:
-    marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[
-        answer.source
-    ]
+    marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[answer.source]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -187,9 +174,7 @@ def _mean(phases: Sequence[Phase], fact: str) -> str:
 
 def phase_table(item: Round) -> Table:
     """Return the phases of one round."""
-    table = _table(
-        "phase", "begins", "span", "busy", "ops", "route", "requests", "bucket", "width", "rows", "padded"
-    )
+    table = _table("phase", "begins", "span", "busy", "ops", "route", "requests", "bucket", "width", "rows", "padded")
     for phase in item.phases:
         facts = [phase.facts.get(key) for key in ("requests", "bucket", "width", "rows", "padded_rows")]
         replays = f" ×{len(phase.graphs)}" if len(phase.graphs) > 1 else ""
@@ -227,9 +212,7 @@ def _comm_lines(view: Overview) -> list[tuple[str, str]]:
 
 def _place(analysis: Analysis, row: int) -> str:
     deps = analysis.deps
-    return (
-        f"{short_name(deps.timeline.name_of(row)).strip()} on {deps.timeline.streams[deps.place[row]].name}"
-    )
+    return f"{short_name(deps.timeline.name_of(row)).strip()} on {deps.timeline.streams[deps.place[row]].name}"
 
 
 def _join_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]]:
@@ -253,9 +236,7 @@ def _bubble_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, st
         text = f"{stream} idle for {duration(bubble.idle_ns)} before {_place(analysis, bubble.row)}"
         if bubble.waited < 0:
             return f"{text}: nothing known held it up"
-        sure = (
-            "" if bubble.confidence == Confidence.GIVEN else f", {CONFIDENCES[Confidence(bubble.confidence)]}"
-        )
+        sure = "" if bubble.confidence == Confidence.GIVEN else f", {CONFIDENCES[Confidence(bubble.confidence)]}"
         return f"{text}: it waited for {_place(analysis, bubble.waited)} ({EDGES[bubble.edge]}{sure})"
 
     holes = report.bubbles[:_MOST]

@@ -101,7 +101,9 @@ class Diff:
 def diff(a: Overview, b: Overview) -> Diff:
     """Compare two ranks' rounds."""
     one, other = _numbers(a), _numbers(b)
-    found = [compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])]
+    found = [
+        compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])
+    ]
     before, after = a.ledger.per_round(), b.ledger.per_round()
     causes = [
         Cause(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys([*before, *after])

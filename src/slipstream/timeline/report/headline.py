@@ -14,7 +14,6 @@ from slipstream.timeline.report.verdict import verdict
 from slipstream.timeline.report.words import ROUNDS, counted, duration, percent, rounds_of
 from slipstream.timeline.rounds import RoundKind
 
-
 #: Files and folders that every profile of Ascend has.
 _ALIKE = frozenset({"trace_view.json", "ASCEND_PROFILER_OUTPUT"})
 

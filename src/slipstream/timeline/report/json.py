@@ -103,8 +103,7 @@ def overview_data(view: Overview) -> Data:
             if (total := view.ledger.total_ns)
         ],
         "rests_on": [
-            {"edge": _edge(edge), "confidence": _sure(sure), "share": share}
-            for edge, sure, share in view.rests_on
+            {"edge": _edge(edge), "confidence": _sure(sure), "share": share} for edge, sure, share in view.rests_on
         ],
         "communication": [
             {
@@ -128,8 +127,7 @@ def overview_data(view: Overview) -> Data:
             for item in view.padding
         ],
         "routes": {
-            name: {route.value: count for route, count in routes.items()}
-            for name, routes in view.routes.items()
+            name: {route.value: count for route, count in routes.items()} for name, routes in view.routes.items()
         },
         "advanced": view.advanced,
         "token_ns": view.token_ns,

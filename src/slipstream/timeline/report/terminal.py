@@ -116,12 +116,7 @@ def path_table(view: Overview) -> Table:
         numbers = [percent(part.share), duration(part.stats.median)]
         if many:
             numbers += [duration(part.stats.p90), str(part.rounds)]
-        table.add_row(
-            part.label,
-            *numbers,
-            _route(view.routes.get(part.label), _replays(view, part.label)),
-            made_of(part),
-        )
+        table.add_row(part.label, *numbers, _route(view.routes.get(part.label), _replays(view, part.label)), made_of(part))
     rest = view.parts[len(shown) :]
     if rest:
         share = sum(part.share for part in rest)
@@ -171,9 +166,7 @@ def _path_lines(view: Overview) -> list[Text]:
         words = [f"{name} {percent(ns / ledger.total_ns)}" for (_, name), ns in longest]
         lines.append(Text(f"longest operations on it: {', '.join(words)}"))
     words = [
-        f"{EDGES[edge]} {percent(share)}"
-        for edge, share in _by_edge(view)
-        if edge != NO_EDGE and share >= 0.001
+        f"{EDGES[edge]} {percent(share)}" for edge, share in _by_edge(view) if edge != NO_EDGE and share >= 0.001
     ]
     unsure = {sure: sum(s for _, c, s in view.rests_on if c == sure) for sure in Confidence}
     sure_words = [
@@ -252,16 +245,7 @@ def _cost(view: Overview) -> str:
 def ranks_table(lines: Sequence[RankLine], rank: int) -> Table:
     """Return the ranks beside each other."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in (
-        "Ranks",
-        "rounds",
-        "median",
-        "communication",
-        "exposed",
-        "last to come",
-        "others waited",
-        "waited",
-    ):
+    for name in ("Ranks", "rounds", "median", "communication", "exposed", "last to come", "others waited", "waited"):
         table.add_column(name, justify="left" if name == "Ranks" else "right", no_wrap=True)
     for line in lines:
         table.add_row(
