@@ -1,4 +1,4 @@
-"""What a page says of rounds, in plain values for JSON: rows are positions on the page, times ns from the trace's start."""
+"""What a page says of rounds, in plain values for JSON; rows are positions on the page, times ns of the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Plain = dict[str, Any]
 def page_model(analysis: Analysis, chosen: Chosen, scene: Scene) -> tuple[Plain, dict[str, Any]]:
     """Return the description of a page, and the columns of its paths.
 
-    Path columns are those of the ranks one after another; `rounds[rank][n]["path"]` says which pieces are a round's.
+    Path columns are those of the ranks one after another; "path" of a round says which pieces are its own.
     """
     table = analysis.timeline
     pieces: list[RoundReport] = []

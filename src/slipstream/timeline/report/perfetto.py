@@ -8,8 +8,7 @@
 Perfetto drops a slice that lies across another on its track, joins threads of one number though their processes
 differ, and binds an arrow's end to whatever slice was begun last on its track. So rows that overlap get tracks of
 their own ("stream 7 (2)"), every track a number of its own, every arrow too, and the events stand in the order in
-which each end is met by its slice. Times are decimals of microseconds from the trace's first operation, exact to the
-nanosecond.
+which each end is met by its slice. Times are decimals of microseconds from the table's zero, exact to the nanosecond.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Event = dict[str, Any]
 
 
 def write_perfetto(what: Analysis | Timeline, path: str | FilePath, *, round: int | None = None) -> None:
-    """Write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; the file is replaced as a whole or not at all.
+    """Write a trace for ui.perfetto.dev or chrome://tracing; the file is replaced as a whole or not at all.
 
     Args:
         what: an analysis, or only a timeline: then without critical path and rounds.
@@ -246,8 +245,8 @@ class _Export:
             args["waited"] = table.streams[table.waited[row]].name
         if table.kind_source[row] == Source.INFERRED:
             args["kind is inferred"] = True
-        for key, value in table.args(row).items():
-            args.setdefault(key, value if isinstance(value, int | float | str) else str(value))
+        for key, said in table.args(row).items():
+            args.setdefault(key, said if isinstance(said, int | float | str) else str(said))
         return args
 
     def _marks(self, tracks: _Tracks) -> Iterator[Event]:
@@ -286,7 +285,7 @@ class _Export:
             yield from tracks.slices(rank, "phases", phases)
             hidden = self._exposed(rank)
             stretches = zip(hidden.start_ns.tolist(), hidden.end_ns.tolist(), strict=True)
-            exposed = [(start, end, "exposed communication", {}) for start, end in stretches]
+            exposed: list[_Slice] = [(start, end, "exposed communication", {}) for start, end in stretches]
             yield from tracks.slices(rank, "exposed communication", exposed)
             pieces = [piece for report in wanted for piece in self._path(report.path)]
             yield from tracks.slices(-1, f"critical path of rank {rank}", pieces)
