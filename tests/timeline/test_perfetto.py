@@ -49,8 +49,8 @@ def as_perfetto_reads(events: list[dict[str, Any]]) -> tuple[int, dict[int, tupl
     """Return how many slices it would drop, and of each arrow the slices that its ends are bound to.
 
     Events are sorted by time, those of one moment as they came. A slice goes onto its track's stack if it ends
-    within the one below; what has ended by its start is taken off. An arrow's end is bound to the top of its track's
-    stack. trace_processor v56 read three such files the same way.
+    within the one below; what has ended by its start is taken off. An arrow's end is bound to the top of its
+    track's stack. trace_processor v56 read three such files the same way.
     """
     timed = [event for event in events if event["ph"] in "Xsf"]
     timed.sort(key=lambda event: nanoseconds(event["ts"]))

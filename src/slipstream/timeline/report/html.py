@@ -1,8 +1,8 @@
 """A page of an analysis: one HTML file that needs nothing else, to look at a round and where its time goes.
 
-Names in a trace are anybody's text. They reach the page in two ways only: escaped in what stands in it as HTML, and
-in the packed data, which the page's script shows as text, never as markup. What could still slip through would not
-run: the page's policy allows the one script that it was written with, by its hash, and no connection to anywhere.
+Names in a trace are anybody's text. They reach the page in two ways only: escaped in what stands in it as HTML,
+and in the packed data, which the page's script shows as text, never as markup. What could still slip through would
+not run: the page's policy allows the one script that it was written with, by its hash, and no connection.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 Perfetto drops a slice that lies across another on its track, joins threads of one number though their processes
 differ, and binds an arrow's end to whatever slice was begun last on its track. So rows that overlap get tracks of
 their own ("stream 7 (2)"), every track a number of its own, every arrow too, and the events stand in the order in
-which each end is met by its slice. Times are decimals of microseconds from the table's zero, exact to the nanosecond.
+which each end is met by its slice. Times are decimals of microseconds from the table's zero, exact to the ns.
 """
 
 from __future__ import annotations

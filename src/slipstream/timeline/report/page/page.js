@@ -75,6 +75,7 @@ class Page {
     const count = scene.roundsHere.length;
     byId("previous").disabled = n <= 0;
     byId("next").disabled = n >= count - 1;
+    byId("strip").parentElement.hidden = byId("metric").parentElement.hidden = count < 2;
     byId("previous").hidden = byId("next").hidden = count < 2;
     byId("round-title").textContent = !round ? "Lanes" : round.kind === "whole trace" ? "The whole trace" : `Round ${round.n}`;
     byId("round-facts").textContent = round ? this.roundWords(round) : "";

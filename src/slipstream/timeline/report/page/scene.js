@@ -105,7 +105,7 @@ class Scene {
       }
       for (const [number, lane] of model.lanes.entries()) {
         if (lane.rank !== rank || !lane.strips.length) continue;
-        const shown = open ? state.threads || lane.shown || onPath.has(number) : lane.home;
+        const shown = onPath.has(number) || (open ? state.threads || lane.shown : lane.home);
         if (!shown) continue;
         const item = this.laneItem(number, lane, y, open);
         items.push(item);
