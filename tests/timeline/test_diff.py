@@ -38,11 +38,10 @@ def test_one_number_among_three() -> None:
 def test_many_rounds_are_drawn() -> None:
     generator = np.random.default_rng(1)
     a, b = generator.normal(100, 5, 300), generator.normal(100, 5, 300)
-    assert compare("x", a.tolist(), b.tolist()).p > 0.05
+    assert not compare("x", a.tolist(), b.tolist()).significant
     moved = compare("x", a.tolist(), (b + 3).tolist())
-    assert moved.p is not None and moved.p < 0.001
-    assert moved.low is not None and moved.high is not None
-    assert 0 < moved.low < 3 < moved.high
+    assert moved.significant
+    assert 0 < (moved.low or 0) < 3 < (moved.high or 0)
 
 
 def test_chance_is_called_chance_as_often_as_promised() -> None:

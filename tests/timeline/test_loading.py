@@ -21,8 +21,12 @@ def drawn(seconds: float, *, terminal: bool) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(("seconds", "terminal", "shown"), [(1.0, True, True), (0.1, True, False), (1.0, False, False)])
-def test_a_bar_appears_when_it_takes_long_and_somebody_looks(seconds: float, terminal: bool, shown: bool) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "terminal", "shown"), [(1.0, True, True), (0.1, True, False), (1.0, False, False)]
+)
+def test_a_bar_appears_when_it_takes_long_and_somebody_looks(
+    seconds: float, terminal: bool, shown: bool
+) -> None:
     text = drawn(seconds, terminal=terminal)
     assert ("rounds" in text) == shown
     assert bool(text) == shown

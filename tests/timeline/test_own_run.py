@@ -1,4 +1,4 @@
-"""The proof on our own runtime: a run on the cpu device, recorded, read back and analysed, against its own timers."""
+"""Our own runtime on the cpu device: a run, recorded, read back and analysed, against the engine's own timers."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ def test_without_the_variable_nothing_is_recorded(monkeypatch: pytest.MonkeyPatc
     assert isinstance(ambient_recorder(), NullRecorder)
 
 
-def test_every_engine_has_a_file(
-    tiny: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_engine_has_a_file(tiny: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ambient.VARIABLE, str(tmp_path / "t.json.gz"))
     monkeypatch.setattr(ambient, "_kept", [])
     monkeypatch.setattr(ambient.atexit, "register", lambda function: None)
@@ -81,7 +79,11 @@ def test_a_command_is_recorded_and_analysed(tiny: Fleet, tmp_path: Path, capfd: 
 @pytest.mark.parametrize(
     ("command", "code", "line"),
     [
-        (["--", sys.executable, "-c", "print('hello')"], 1, "recorded nothing: no Slipstream engine of it ran a step"),
+        (
+            ["--", sys.executable, "-c", "print('hello')"],
+            1,
+            "recorded nothing: no Slipstream engine of it ran a step",
+        ),
         (["--", "no-such-program-here"], 2, "cannot run 'no-such-program-here'"),
         ([], 2, "name the command behind --"),
         (["--trace", "nowhere/t.json", "--", "true"], 2, "does not exist"),

@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cause:
-    """What a name's time on the path of a mean round changed by. All causes sum to the difference of mean rounds."""
+    """By what a name's time on the path of a mean round changed; together, by what the mean round changed."""
 
     entry: Entry
     name: str
@@ -102,9 +102,7 @@ class Diff:
 def diff(a: Overview, b: Overview) -> Diff:
     """Compare two ranks' rounds."""
     one, other = _numbers(a), _numbers(b)
-    found = [
-        compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])
-    ]
+    found = [compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])]
     before, after = a.ledger.per_round(), b.ledger.per_round()
     causes = [
         Cause(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys([*before, *after])
