@@ -198,7 +198,7 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
                 row in on_path,
-                _begun(deps, branch) < table.end_ns[other],
+                _begun(deps, branch) < int(table.end_ns[other]),
             )
         )
     return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))

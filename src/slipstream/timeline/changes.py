@@ -223,7 +223,9 @@ def _scale(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inputs, cha
         names = np.array([found.search(name) is not None for name in table.names], np.bool_)
         if not (rows & names[table.name]).any():
             there = {short_name(table.names[name]).strip() for name in np.unique(table.name[rows])}
-            raise UnknownNameError(f"{change.what} (by pattern)", change.pattern, _alike(change.pattern, there))
+            raise UnknownNameError(
+                f"{change.what} (by pattern)", change.pattern, _alike(change.pattern, there)
+            )
         rows = rows & names[table.name]
     if not rows.any():
         raise UsageError(f"--scale {change.what}: this trace has no {change.what}, so nothing would change.")

@@ -1,4 +1,4 @@
-"""`slipstream trace analyse | diff | whatif | export | record`. Nothing heavy is imported before a command runs."""
+"""`slipstream trace analyse | diff | whatif | export | record`. What is heavy is imported by the commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TraceOptions:
 
     Attributes:
         advanced: Tokens that a request gets from a round, as 2.8; or a file with a line a round.
-        sides: A file beside the trace: CUDAGraph.get_graph_data(), NPUGraph.debug_dump(), accepted lengths. Repeat it.
+        sides: A file beside the trace: a graph from get_graph_data() or debug_dump(), accepted lengths. Repeat it.
         rules: Your names of operations and streams, TOML or JSON.
         rank: The rank to tell of; by default the one that the others wait for longest.
         infer: Conclude waits and joins that the trace does not state; they are marked.

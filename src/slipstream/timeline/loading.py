@@ -59,12 +59,13 @@ def load(request: Request, *, infer: bool = True) -> Analysis:
     rules = load_rules(request.rules) if request.rules is not None else Rules()
     with progress_bar(console(error=True)) as tell:
         timeline = open_timeline(
-            request.paths, sides=sides, rules=rules, progress=lambda done, all_: tell("reading", done / max(1, all_))
+            request.paths,
+            sides=sides,
+            rules=rules,
+            progress=lambda done, all_: tell("reading", done / max(1, all_)),
         )
         tell("dependencies", 0.0)
-        return analyse(
-            timeline, advanced=advanced, infer=infer, progress=lambda share: tell("rounds", share)
-        )
+        return analyse(timeline, advanced=advanced, infer=infer, progress=lambda share: tell("rounds", share))
 
 
 def _advanced(request: Request) -> tuple[float | None, tuple[Path, ...]]:
@@ -124,5 +125,3 @@ def progress_bar(
     finally:
         if shown:
             bar.stop()
-
-

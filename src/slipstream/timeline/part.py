@@ -205,7 +205,8 @@ def merge(
         sources=[_source(part) for part in parts],
         vendor=[step for part in parts for step in part.vendor],
         advanced=[
-            each if each.start_ns is None else replace(each, start_ns=each.start_ns - base_ns) for each in gave
+            each if each.start_ns is None else replace(each, start_ns=each.start_ns - base_ns)
+            for each in gave
         ],
     )
 

@@ -76,7 +76,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 def existing(trace: Path) -> list[Path]:
     """Return the traces of a recording: the first engine's, the second one's, as long as there are any."""
-    found = []
+    found: list[Path] = []
     for number in count(1):
         path = numbered(trace, number)
         if not path.exists():

@@ -122,7 +122,10 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         "",
     )
     return WhatIf(
-        **{**{name: getattr(result, name) for name in WhatIf.__dataclass_fields__}, "text": _text(result, faster)}
+        **{
+            **{name: getattr(result, name) for name in WhatIf.__dataclass_fields__},
+            "text": _text(result, faster),
+        }
     )
 
 
@@ -214,7 +217,9 @@ def _text(result: WhatIf, faster: bool) -> str:
     else:
         between = f"{_signed(low)} to {_signed(high)}"
         if low * high >= 0:
-            between = f"{'costs' if low < 0 else 'saves'} {microseconds(abs(low))} to {microseconds(abs(high))}"
+            between = (
+                f"{'costs' if low < 0 else 'saves'} {microseconds(abs(low))} to {microseconds(abs(high))}"
+            )
         text = f"{between} of {microseconds(before)} a round"
         text += f" ({_share(low / before)} to {_share(high / before)})"
     if result.limit_ns is not None:

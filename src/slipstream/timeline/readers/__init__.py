@@ -61,6 +61,8 @@ def open_timeline(
             parts.append(_read(each, rules or Rules(), beside, meter))
             meter.end(each)
     notes = _settle_ranks(parts)
+    # One run, in whatever order its files were named.
+    parts.sort(key=lambda part: part.rank or 0)
     if not any(part.read - sum(part.dropped.values()) > 0 or part.vendor for part in parts):
         raise TraceError(
             f"{paths[0]} is a trace without a single operation. Was the profiler stopped and exported?"

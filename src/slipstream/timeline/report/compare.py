@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.timeline.changes import Bucket, PerfectOverlap, RemoveWait
+from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.diff import Diff, Difference
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.words import ROUNDS, counted, duration, percent
@@ -27,10 +28,11 @@ def show_diff(out: Console, found: Diff, views: tuple[Overview, Overview], title
     """Print a difference."""
     whole = found.differences[0]
     out.print(Text(f"A = {titles[0]}, B = {titles[1]}", style="dim"))
+    a, b = found.token_ns
+    if a and b:
+        text = f"A token costs {duration(a)} in A and {duration(b)} in B ({_percent(b / a - 1)})."
+        out.print(Text(text, style="bold"))
     out.print(Text(_verdict(whole, views), style="bold"))
-    if found.token_ns[0] and found.token_ns[1]:
-        a, b = found.token_ns
-        out.print(f"Cost of a token: {duration(a)} in A, {duration(b)} in B ({_percent(b / a - 1)}).")
     for name, (one, other) in found.routes.items():
         out.print(f"Route of {name}: {one} in A, {other} in B.")
     out.print()
@@ -42,7 +44,7 @@ def show_diff(out: Console, found: Diff, views: tuple[Overview, Overview], title
             table.add_row(*_row(item), style="bold" if item.significant and item is not whole else "")
     out.print(table)
     out.print(
-        "p: permutation test of the rank sum, two-sided, corrected for the number of lines (Holm); bold where below 0.05"
+        "p: permutation test of the rank sum, two-sided, corrected for the number of lines (Holm); bold below 0.05"
     )
     out.print()
     _show_causes(out, found)
@@ -53,9 +55,12 @@ def _verdict(whole: Difference, views: tuple[Overview, Overview]) -> str:
     one, several = ROUNDS[views[0].kind]
     if views[0].kind is not views[1].kind:
         one, several = "round", f"{several} and {ROUNDS[views[1].kind][1]}"
-    text = f"A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B ({_percent(whole.change or 0.0)})"
+    text = (
+        f"A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B ({_percent(whole.change or 0.0)})"
+    )
     if whole.p is None:
-        return f"{text}; {whole.counts[0]} and {whole.counts[1]} {several} are too few to say whether that is chance."
+        counts = f"{whole.counts[0]} and {whole.counts[1]} {several}"
+        return f"{text}; {counts} are too few to say whether that is chance."
     if whole.significant:
         return f"{text}; chance is an unlikely reason (p {_p(whole.p)})."
     enough = "" if min(whole.counts) >= 5 else "; so few rounds cannot show more"
@@ -82,19 +87,22 @@ def _row(item: Difference) -> tuple[str, ...]:
 def _show_causes(out: Console, found: Diff) -> None:
     change = found.means[1] - found.means[0]
     shown = [cause for cause in found.causes if abs(cause.change_ns) >= _SMALL * max(found.means)][:_CAUSES]
-    title = f"What the difference of mean rounds, {_signed(change)}, went to"
+    out.print(Text(f"The difference of mean rounds, {_signed(change)}, went to:", style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, name in enumerate((title, "name", "A", "B", "B - A")):
+    for place, name in enumerate(("what", "name", "A", "B", "B - A")):
         table.add_column(name, justify="left" if place < 2 else "right", overflow="fold", no_wrap=place > 1)
     for cause in shown:
+        name = "code not in the trace" if cause.name == BETWEEN else cause.name
         table.add_row(
-            cause.entry.value, cause.name, duration(cause.a_ns), duration(cause.b_ns), _signed(cause.change_ns)
+            cause.entry.value, name, duration(cause.a_ns), duration(cause.b_ns), _signed(cause.change_ns)
         )
     rest = change - sum(cause.change_ns for cause in shown)
     left = len(found.causes) - len(shown)
     if left:
         table.add_row(counted(left, "other"), "", "", "", _signed(rest))
-    table.add_row("together", "", duration(found.means[0]), duration(found.means[1]), _signed(change), style="bold")
+    table.add_row(
+        "together", "", duration(found.means[0]), duration(found.means[1]), _signed(change), style="bold"
+    )
     out.print(table)
 
 
@@ -110,7 +118,9 @@ def _p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def show_what_if(out: Console, result: WhatIf, asked: Sequence[str], changes: Sequence[object], title: str) -> None:
+def show_what_if(
+    out: Console, result: WhatIf, asked: Sequence[str], changes: Sequence[object], title: str
+) -> None:
     """Print what would be otherwise.
 
     Args:
@@ -121,13 +131,19 @@ def show_what_if(out: Console, result: WhatIf, asked: Sequence[str], changes: Se
         title: what was analysed.
     """
     count = len(result.rounds)
-    out.print(Text(f"{title}: rank {result.rank}, {counted(count, 'round')}; if {' and '.join(asked)}:", style="dim"))
+    out.print(
+        Text(
+            f"{title}: rank {result.rank}, {counted(count, 'round')}; if {' and '.join(asked)}:", style="dim"
+        )
+    )
     out.print(Text(f"{result.text[0].upper()}{result.text[1:]}.", style="bold"))
     out.print()
     before = float(np.mean(result.before_ns)) if count else 0.0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, name in enumerate(("", "a round on average", "of that", "what it assumes")):
-        table.add_column(name, justify="right" if place in (1, 2) else "left", overflow="fold", no_wrap=place < 3)
+        table.add_column(
+            name, justify="right" if place in (1, 2) else "left", overflow="fold", no_wrap=place < 3
+        )
     rows = [
         ("as recorded", result.before_ns, ""),
         ("careful", result.careful_ns, "edges that did not bind get the median delay of their kind"),
@@ -141,9 +157,7 @@ def show_what_if(out: Console, result: WhatIf, asked: Sequence[str], changes: Se
     out.print(table)
     out.print()
     share = result.touched_on_path_ns / max(1, int(result.before_ns.sum()))
-    lines = [
-        f"what changes is {percent(share)} of the critical paths as recorded"
-    ]
+    lines = [f"what changes is {percent(share)} of the critical paths as recorded"]
     lines += [*result.remarks, *validity(result, changes)]
     for line in lines:
         grid = Table.grid(padding=(0, 1))
@@ -162,14 +176,18 @@ def validity(result: WhatIf, changes: Sequence[object]) -> list[str]:
             "take the answer as a direction"
         )
     elif result.inferred_share:
-        lines.append(f"{percent(result.inferred_share)} of the paths rests on dependencies that were concluded")
+        lines.append(
+            f"{percent(result.inferred_share)} of the paths rests on dependencies that were concluded"
+        )
     if len(result.rounds) < 3:
         lines.append(f"it is the answer for {counted(len(result.rounds), 'round')}; another may differ")
     if any(isinstance(change, RemoveWait) for change in changes):
-        lines.append("it is worth something where nothing that is read needed the wait: check with slipstream check")
+        lines.append(
+            "it is worth something where nothing that is read needed the wait: check with slipstream check"
+        )
     if not any(isinstance(change, Bucket | PerfectOverlap) for change in changes):
         lines.append(
-            "operations keep their order and streams, and do not slow each other down where they would newly overlap"
+            "operations keep their order and streams, and do not slow each other down where they newly overlap"
         )
     return lines
 

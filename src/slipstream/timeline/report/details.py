@@ -13,7 +13,7 @@ from slipstream.errors import UsageError
 from slipstream.timeline.analysis import Analysis, RoundReport
 from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Join, short_name
-from slipstream.timeline.edge_types import Confidence
+from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.path import NO_EDGE, Bubble
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
@@ -27,12 +27,15 @@ _LISTED = 60
 
 
 def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
-    """Print the nine answers of the typical round, with what all rounds say, and the whole of the data's quality."""
+    """Print the nine answers of the typical round, what all rounds say of them, and all of the data's quality."""
     number = view.typical.round.number
     one, several = ROUNDS[view.kind]
     many = view.took.count > 1
     out.print()
-    _heading(out, f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}")
+    _heading(
+        out,
+        f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}",
+    )
     for answer in view.typical.answers:
         _answer(out, answer, analysis.summary.get(view.rank, {}) if many else {})
     out.print()
@@ -40,7 +43,9 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     out.print(phase_statistics(view))
     out.print()
     _heading(out, "Communication, waits and holes of the typical one")
-    _rows(out, _comm_lines(view) + _join_lines(analysis, view.typical) + _bubble_lines(analysis, view.typical))
+    _rows(
+        out, _comm_lines(view) + _join_lines(analysis, view.typical) + _bubble_lines(analysis, view.typical)
+    )
     out.print()
     _heading(out, f"{several.capitalize()} of rank {view.rank}")
     _rows(out, _round_lines(analysis.reports[view.rank]))
@@ -69,7 +74,8 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     one, _ = ROUNDS[item.kind]
     why = f" ({item.why})" if item.why else ""
     number = "" if one.startswith("trace") else f" {item.number}"
-    _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {duration(item.took_ns)}, from {_at(item.start_ns)} on")
+    took = f"{duration(item.took_ns)}, from {_at(item.start_ns)} on"
+    _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {took}")
     if report.cost_ns is not None and report.advanced:
         out.print(f"advanced {sum(report.advanced):.3g} tokens: {duration(report.cost_ns)} a token")
     out.print()
@@ -83,13 +89,16 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
             part.label,
             duration(part.took_ns),
             percent(part.took_ns / max(1, report.path.length_ns)),
-            *(duration(ns) if ns else "" for ns in (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns)),
+            *(
+                duration(ns) if ns else ""
+                for ns in (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns)
+            ),
             f"{short_name(longest)} {duration(names[longest])}" if longest else "",
         )
     table.add_row("together", duration(report.path.length_ns), style="bold")
     out.print(table)
     out.print()
-    _rows(out, [rests_on(report)] + _join_lines(analysis, report) + _bubble_lines(analysis, report))
+    _rows(out, [rests_on(report), *_join_lines(analysis, report), *_bubble_lines(analysis, report)])
     out.print()
     for answer in report.answers:
         _answer(out, answer, {})
@@ -117,7 +126,9 @@ def _table(*names: str) -> Table:
 
 
 def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) -> None:
-    marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[answer.source]
+    marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[
+        answer.source
+    ]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -174,7 +185,9 @@ def _mean(phases: Sequence[Phase], fact: str) -> str:
 
 def phase_table(item: Round) -> Table:
     """Return the phases of one round."""
-    table = _table("phase", "begins", "span", "busy", "ops", "route", "requests", "bucket", "width", "rows", "padded")
+    table = _table(
+        "phase", "begins", "span", "busy", "ops", "route", "requests", "bucket", "width", "rows", "padded"
+    )
     for phase in item.phases:
         facts = [phase.facts.get(key) for key in ("requests", "bucket", "width", "rows", "padded_rows")]
         replays = f" ×{len(phase.graphs)}" if len(phase.graphs) > 1 else ""
@@ -195,7 +208,8 @@ def rests_on(report: RoundReport) -> tuple[str, str]:
     total = max(1, report.path.length_ns)
     words = []
     for (edge, sure), ns in sorted(report.rests_on.items(), key=lambda item: -item[1]):
-        mark = "" if sure == Confidence.GIVEN else f" ({CONFIDENCES[sure]})"
+        named = sure == Confidence.GIVEN or edge == EdgeKind.EVENT_INFERRED
+        mark = "" if named else f" ({CONFIDENCES[sure]})"
         if edge != NO_EDGE or ns / total >= 0.001:
             words.append(f"{EDGES[edge]}{mark} {percent(ns / total)}")
     return "rests on", ", ".join(words)
@@ -212,22 +226,28 @@ def _comm_lines(view: Overview) -> list[tuple[str, str]]:
 
 def _place(analysis: Analysis, row: int) -> str:
     deps = analysis.deps
-    return f"{short_name(deps.timeline.name_of(row)).strip()} on {deps.timeline.streams[deps.place[row]].name}"
+    return (
+        f"{short_name(deps.timeline.name_of(row)).strip()} on {deps.timeline.streams[deps.place[row]].name}"
+    )
 
 
 def _join_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]]:
     def line(join: Join) -> str:
         where = "on the path" if join.on_path else "beside the path"
-        sort = "side by side" if join.side_by_side else "one after the other"
         sure = "" if join.confidence == Confidence.GIVEN else f", {CONFIDENCES[Confidence(join.confidence)]}"
         return (
             f"{_place(analysis, join.row)} waits {duration(join.waited_ns)} longer for "
-            f"{_place(analysis, join.branch)} than for {_place(analysis, join.other)} ({sort}, {where}{sure})"
+            f"{_place(analysis, join.branch)} than for {_place(analysis, join.other)} ({where}{sure})"
         )
 
-    joins = report.joins[:_MOST]
-    lines = [("joins" if number == 0 else "", line(join)) for number, join in enumerate(joins)]
-    return lines or [("joins", "none known: nothing here waits for two streams")]
+    beside = [join for join in report.joins if join.side_by_side]
+    lines = [("joins" if number == 0 else "", line(join)) for number, join in enumerate(beside[:_MOST])]
+    if lines:
+        return lines
+    if report.joins:
+        count = counted(len(report.joins), "join")
+        return [("joins", f"none of branches side by side; {count} of work that was one after the other")]
+    return [("joins", "none known: nothing here waits for two streams")]
 
 
 def _bubble_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]]:
@@ -236,7 +256,8 @@ def _bubble_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, st
         text = f"{stream} idle for {duration(bubble.idle_ns)} before {_place(analysis, bubble.row)}"
         if bubble.waited < 0:
             return f"{text}: nothing known held it up"
-        sure = "" if bubble.confidence == Confidence.GIVEN else f", {CONFIDENCES[Confidence(bubble.confidence)]}"
+        named = bubble.confidence == Confidence.GIVEN or bubble.edge == EdgeKind.EVENT_INFERRED
+        sure = "" if named else f", {CONFIDENCES[Confidence(bubble.confidence)]}"
         return f"{text}: it waited for {_place(analysis, bubble.waited)} ({EDGES[bubble.edge]}{sure})"
 
     holes = report.bubbles[:_MOST]

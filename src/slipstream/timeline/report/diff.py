@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cause:
-    """What a name's time on the path of a mean round changed by. All causes sum to the difference of mean rounds."""
+    """By what a name's time on the path of a mean round changed; together, by what the mean round changed."""
 
     entry: Entry
     name: str
@@ -101,9 +102,7 @@ class Diff:
 def diff(a: Overview, b: Overview) -> Diff:
     """Compare two ranks' rounds."""
     one, other = _numbers(a), _numbers(b)
-    found = [
-        compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])
-    ]
+    found = [compare(what, one.get(what, ()), other.get(what, ())) for what in dict.fromkeys([*one, *other])]
     before, after = a.ledger.per_round(), b.ledger.per_round()
     causes = [
         Cause(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys([*before, *after])
@@ -168,13 +167,19 @@ def p_value(a: Floats, b: Floats, generator: np.random.Generator) -> float:
     expected = ranks.mean() * count
     seen = abs(float(ranks[:count].sum()) - expected) - 1e-9
     if math.comb(total, count) <= _ALL:
-        deals = np.array([ranks[list(chosen)].sum() for chosen in combinations(range(total), count)])
-        return float(np.mean(np.abs(deals - expected) >= seen))
+        sums = ranks[_deals(total, count)].sum(axis=1)
+        return float(np.mean(np.abs(sums - expected) >= seen))
     far = 0
     for _ in range(0, _DRAWN, 500):
         order = generator.random((500, total)).argpartition(count - 1, axis=1)[:, :count]
         far += int((np.abs(ranks[order].sum(axis=1) - expected) >= seen).sum())
     return (far + 1) / (_DRAWN + 1)
+
+
+@cache
+def _deals(total: int, count: int) -> npt.NDArray[np.int64]:
+    """Return every way to choose some of all, int64 [ways, count]."""
+    return np.array(list(combinations(range(total), count)), np.int64)
 
 
 def mean_ranks(values: Floats) -> Floats:

@@ -35,10 +35,11 @@ def analysis_data(
         number: the one round of that rank to tell of, with every piece of its path; all rounds by default.
     """
     table = analysis.timeline
+    lines = rank_lines(analysis, views)
     return {
         "schema": SCHEMA,
         "rank": rank,
-        "verdict": verdict(views[rank]),
+        "verdict": verdict(views[rank], next(line for line in lines if line.rank == rank)),
         "base_ns": table.base_ns,
         "sources": [
             {
@@ -69,7 +70,7 @@ def analysis_data(
                     if number is None or (line.rank == rank and report.round.number == number)
                 ],
             }
-            for line in rank_lines(analysis, dict(views))
+            for line in lines
         ],
         "rounds_source": _source(analysis.rounds.source),
         "quality": quality_data(analysis),
@@ -103,7 +104,8 @@ def overview_data(view: Overview) -> Data:
             if (total := view.ledger.total_ns)
         ],
         "rests_on": [
-            {"edge": _edge(edge), "confidence": _sure(sure), "share": share} for edge, sure, share in view.rests_on
+            {"edge": _edge(edge), "confidence": _sure(sure), "share": share}
+            for edge, sure, share in view.rests_on
         ],
         "communication": [
             {
@@ -127,7 +129,8 @@ def overview_data(view: Overview) -> Data:
             for item in view.padding
         ],
         "routes": {
-            name: {route.value: count for route, count in routes.items()} for name, routes in view.routes.items()
+            name: {route.value: count for route, count in routes.items()}
+            for name, routes in view.routes.items()
         },
         "advanced": view.advanced,
         "token_ns": view.token_ns,

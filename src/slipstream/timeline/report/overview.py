@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,12 +198,13 @@ def _parts(reports: Sequence[RoundReport], total: int) -> tuple[PathPart, ...]:
         names: Counter[str] = Counter()
         for part in of_round.values():
             names.update(part.host or part.meanwhile)
-        shares = [
+        work, host, delay, unknown = (
             sum(getattr(part, key) for part in of_round.values()) / whole
             for key in ("work_ns", "host_ns", "delay_ns", "unknown_ns")
-        ]
+        )
         name = max(names, key=lambda key: names[key], default="")
-        found.append(PathPart(label, len(of_round), whole / max(1, total), stats_of(took), *shares, name))
+        share = whole / max(1, total)
+        found.append(PathPart(label, len(of_round), share, stats_of(took), work, host, delay, unknown, name))
     return tuple(sorted(found, key=lambda part: -part.share))
 
 
@@ -283,7 +284,7 @@ class RankLine:
     last: int
 
 
-def rank_lines(analysis: Analysis, views: dict[int, Overview]) -> list[RankLine]:
+def rank_lines(analysis: Analysis, views: Mapping[int, Overview]) -> list[RankLine]:
     """Return every rank beside the others."""
     deps = analysis.deps
     table = deps.timeline

@@ -118,7 +118,9 @@ def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
 
 def _edges(analysis: Analysis) -> list[str]:
     quality = analysis.quality
-    kinds = ", ".join(f"{EDGES[kind]} {quality.edges[kind]:,}" for kind in EdgeKind if quality.edges.get(kind))
+    kinds = ", ".join(
+        f"{EDGES[kind]} {quality.edges[kind]:,}" for kind in EdgeKind if quality.edges.get(kind)
+    )
     return [
         f"dependencies: {kinds or 'none'}; {quality.inferred_edges:,} of them inferred by a rule, "
         f"{quality.guessed_edges:,} guessed from times"

@@ -61,16 +61,17 @@ def show(out: Console, analysis: Analysis, views: dict[int, Overview], rank: int
     """
     view = views[rank]
     out.print(Text(f"{title}: {contents(analysis, view)}", style="dim"))
-    out.print(Text(verdict(view), style="bold"))
+    ranks = rank_lines(analysis, views)
+    mine = next(line for line in ranks if line.rank == rank)
+    out.print(Text(verdict(view, mine), style="bold"))
     out.print()
     out.print(path_table(view))
     for line in _path_lines(view):
         out.print(Indented(line, (0, 0, 0, 2)))
     out.print()
-    ranks = rank_lines(analysis, views)
-    stood = next(line.stood_ns for line in ranks if line.rank == rank)
     for name, lines in (
-        ("Communication", _communication(view, stood)),
+        ("Outliers", _outliers(view)),
+        ("Communication", _communication(view, mine.stood_ns)),
         ("Padding", _padding(view)),
         ("Cost of a token", [_cost(view)]),
     ):
@@ -116,7 +117,12 @@ def path_table(view: Overview) -> Table:
         numbers = [percent(part.share), duration(part.stats.median)]
         if many:
             numbers += [duration(part.stats.p90), str(part.rounds)]
-        table.add_row(part.label, *numbers, _route(view.routes.get(part.label), _replays(view, part.label)), made_of(part))
+        table.add_row(
+            part.label,
+            *numbers,
+            _route(view.routes.get(part.label), _replays(view, part.label)),
+            made_of(part),
+        )
     rest = view.parts[len(shown) :]
     if rest:
         share = sum(part.share for part in rest)
@@ -166,7 +172,9 @@ def _path_lines(view: Overview) -> list[Text]:
         words = [f"{name} {percent(ns / ledger.total_ns)}" for (_, name), ns in longest]
         lines.append(Text(f"longest operations on it: {', '.join(words)}"))
     words = [
-        f"{EDGES[edge]} {percent(share)}" for edge, share in _by_edge(view) if edge != NO_EDGE and share >= 0.001
+        f"{EDGES[edge]} {percent(share)}"
+        for edge, share in _by_edge(view)
+        if edge != NO_EDGE and share >= 0.001
     ]
     unsure = {sure: sum(s for _, c, s in view.rests_on if c == sure) for sure in Confidence}
     sure_words = [
@@ -184,6 +192,17 @@ def _by_edge(view: Overview) -> list[tuple[int, float]]:
     for edge, _, share in view.rests_on:
         found[edge] = found.get(edge, 0.0) + share
     return sorted(found.items(), key=lambda item: -item[1])
+
+
+def _outliers(view: Overview) -> list[str]:
+    far = view.took.outliers
+    if not far:
+        return []
+    took = {report.round.number: report.round.took_ns for report in view.reports}
+    words = [f"{number} ({duration(took[number])})" for number in far[:5]]
+    what = "rounds take" if len(far) > 1 else "round takes"
+    more = "10 or more" if len(far) == 10 else str(len(far))
+    return [f"{more} {what} over 1.5 times the median: {', '.join(words)}; --round {far[0]} tells what of"]
 
 
 def a_round(view: Overview) -> str:
@@ -245,7 +264,16 @@ def _cost(view: Overview) -> str:
 def ranks_table(lines: Sequence[RankLine], rank: int) -> Table:
     """Return the ranks beside each other."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("Ranks", "rounds", "median", "communication", "exposed", "last to come", "others waited", "waited"):
+    for name in (
+        "Ranks",
+        "rounds",
+        "median",
+        "communication",
+        "exposed",
+        "last to come",
+        "others waited",
+        "waited",
+    ):
         table.add_column(name, justify="left" if name == "Ranks" else "right", no_wrap=True)
     for line in lines:
         table.add_row(

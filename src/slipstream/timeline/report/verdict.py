@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.ledger import Entry
-from slipstream.timeline.report.overview import Overview
+from slipstream.timeline.report.overview import Overview, RankLine
 from slipstream.timeline.report.words import ROUNDS, duration, percent
 from slipstream.timeline.rounds import RoundKind
 
@@ -13,8 +13,13 @@ _WORTH = 0.05
 _WORK = (Entry.WORK, Entry.COPY)
 
 
-def verdict(view: Overview) -> str:
-    """Return the verdict on a rank."""
+def verdict(view: Overview, line: RankLine | None = None) -> str:
+    """Return the verdict on a rank.
+
+    Args:
+        view: of the rank.
+        line: the same rank beside the others, where there are any.
+    """
     sentences = [_how_long(view), f"The device is busy for {percent(view.busy)} of it."]
     causes = sorted(
         ((view.ledger.share(*entries), entries) for entries in (_WORK, *((e,) for e in _OTHERS))),
@@ -23,7 +28,30 @@ def verdict(view: Overview) -> str:
     words = [_cause(view, share, entries) for share, entries in causes if share >= _WORTH]
     if words:
         sentences.append(f"{words[0][0].upper()}{words[0][1:]}{f'; {words[1]}' if len(words) > 1 else ''}.")
+    also = _also(view)
+    if also:
+        sentences.append(f"{also[0][0].upper()}{also[0][1:]}{f'; {also[1]}' if len(also) > 1 else ''}.")
+    if line is not None and line.caused_ns >= _WORTH * view.ledger.total_ns:
+        sentences.append(
+            f"Other ranks stood {duration(line.caused_ns)} in collectives until this one came"
+            f"{f', {duration(line.caused_ns / line.rounds)} a round' if line.rounds > 1 else ''}."
+        )
     return " ".join(sentences)
+
+
+def _also(view: Overview) -> list[str]:
+    """Say what else there is to gain: exposed communication and padding."""
+    mean = view.ledger.total_ns / len(view.reports)
+    words = []
+    if view.communication and view.communication[0].exposed_ns >= _WORTH * mean:
+        words.append(
+            f"exposed communication is {percent(view.communication[0].exposed_ns / mean)} of the time"
+        )
+    padded = sum(item.cost_ns for item in view.padding)
+    if padded >= _WORTH * mean:
+        most = "at most " if any(item.at_most for item in view.padding) else ""
+        words.append(f"padding costs {most}{percent(padded / mean)}")
+    return words
 
 
 _OTHERS = (Entry.COMM, Entry.HOST, Entry.DELAY, Entry.IDLE)
