@@ -108,8 +108,11 @@ def _head(head: Headline) -> str:
         for figure in head.figures
     )
     support = "".join(f"<li>{_text(line)}</li>" for line in head.support)
+    # The first sentence says how long, the others why.
+    first, _, rest = head.verdict.partition(". ")
+    more = f'<p class="lead">{_text(rest)}</p>' if rest else ""
     return (
         f'<p class="source"><b>{_text(head.title)}</b> {_text(head.about)}</p>'
-        f"<h1>{_text(head.verdict)}</h1>"
+        f"<h1>{_text(first if first.endswith('.') else f'{first}.')}</h1>{more}"
         f'<ul class="support">{support}</ul><dl class="tiles">{tiles}</dl>'
     )

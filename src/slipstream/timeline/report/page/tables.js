@@ -191,7 +191,7 @@ class Tables {
       quality.totals.length ? totals : null,
       notes.length ? this.table("what is missing, repaired or inferred", [["", "name"], ["count", "n"], ["why", "wide"], [ranks.length > 1 ? "rank" : "", ""]], notes) : null,
       vendor.length ? this.table("the vendor's own totals, and ours", [["rank", ""], ["total", "wide"], ["vendor", "n"], ["ours", "n"], ["difference", "n"]], vendor) : null,
-      sources.length ? this.table("files", [["path", "wide name"], ["format", ""], ["rank", ""], ["read", "n"], ["operations", "n"], ["marks", "n"], ["dropped", "name"]], sources) : null);
+      sources.length ? this.table("files", [["path", "name"], ["format", "nowrap"], ["rank", ""], ["read", "n"], ["operations", "n"], ["marks", "n"], ["dropped", "wide name"]], sources) : null);
   }
 }
 
