@@ -136,21 +136,26 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
 
 
 def _joins(view: Overview) -> Figure:
-    found = [
-        answer
+    """Tell of the longest join of each round: joins that stand beside each other must not be added up."""
+    if not any(report.joins for report in view.reports):
+        return Figure("Longest join", "–", "no operation is known to wait for two streams")
+    waited = [
+        max((join.waited_ns for join in report.joins if join.on_path and join.side_by_side), default=0)
+        for report in view.reports
+    ]
+    if not any(waited):
+        return Figure("Longest join", "nothing", "no join of branches side by side is on the path")
+    branches = Counter(
+        str(answer.values["branch"])
         for report in view.reports
         for answer in report.answers
-        if answer.question == 6 and answer.known
-    ]
-    if not found:
-        return Figure("Joins wait", "–", "no operation is known to wait for two streams")
-    waited = sum(float(str(answer.values["waited_ns"])) for answer in found)
-    branches = Counter(str(answer.values["branch"]) for answer in found if "branch" in answer.values)
+        if answer.question == 6 and "branch" in answer.values
+    )
     one, _ = ROUNDS[view.kind]
-    if not branches:
-        return Figure("Joins wait", "nothing", "no join of branches side by side is on the path")
-    name = branches.most_common(1)[0][0]
-    return Figure("Joins wait", duration(waited / len(view.reports)), f"of a {one}; most often for {name}")
+    name = branches.most_common(1)[0][0] if branches else "a branch that has no name"
+    return Figure(
+        "Longest join waits", duration(sum(waited) / len(waited)), f"in a {one}; most often for {name}"
+    )
 
 
 def _padding(view: Overview) -> Figure:

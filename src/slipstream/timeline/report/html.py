@@ -16,11 +16,11 @@ from pathlib import Path
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.report.choice import choose, rounds_numbered
-from slipstream.timeline.report.files import replace_file
 from slipstream.timeline.report.headline import Headline, headline
 from slipstream.timeline.report.model import page_model
 from slipstream.timeline.report.pack import pack
 from slipstream.timeline.report.scene import make_scene
+from slipstream.trace.files import replace_file
 
 #: Rows a page carries at most: about 8 bytes each in the file, and a few milliseconds a drawing.
 MOST_ROWS = 400_000
@@ -107,6 +107,7 @@ def _head(head: Headline) -> str:
         f"<p>{_text(figure.note)}</p></div>"
         for figure in head.figures
     )
+    tiles = tiles and f'<dl class="tiles">{tiles}</dl>'
     support = "".join(f"<li>{_text(line)}</li>" for line in head.support)
     # The first sentence says how long, the others why.
     first, _, rest = head.verdict.partition(". ")
@@ -114,5 +115,5 @@ def _head(head: Headline) -> str:
     return (
         f'<p class="source"><b>{_text(head.title)}</b> {_text(head.about)}</p>'
         f"<h1>{_text(first if first.endswith('.') else f'{first}.')}</h1>{more}"
-        f'<ul class="support">{support}</ul><dl class="tiles">{tiles}</dl>'
+        f'<ul class="support">{support}</ul>{tiles}'
     )

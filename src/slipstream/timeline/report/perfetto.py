@@ -29,10 +29,10 @@ from slipstream.timeline.edges import Dependencies, find_dependencies
 from slipstream.timeline.overlap import Intervals, subtract, union
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.report.choice import rounds_numbered
-from slipstream.timeline.report.files import replace_file
 from slipstream.timeline.report.tracks import nested, side_by_side
 from slipstream.timeline.report.words import CONFIDENCES, EDGES
 from slipstream.timeline.table import Int32, Int64, Kind, Source, Timeline
+from slipstream.trace.files import replace_file
 
 #: Edges that become arrows. The order of a stream or a thread is what its track shows already.
 _ARROWS = {

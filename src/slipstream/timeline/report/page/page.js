@@ -17,6 +17,8 @@ class Page {
     byId("main").hidden = false;
     const several = scene.model.ranks.some((rank) => scene.rounds.get(rank).length > 1) || scene.model.ranks.length > 1;
     byId("rounds").hidden = !several;
+    const any = scene.model.ranks.some((rank) => scene.rounds.get(rank).length);
+    for (const id of ["parts", "comm", "joins", "bubbles", "answers"]) byId(id).hidden = !any;
     for (const rank of scene.model.ranks) byId("rank").append(el("option", { value: rank }, `rank ${rank}`));
     byId("rank").parentElement.hidden = scene.model.ranks.length < 2;
     if (scene.model.leftOut) {

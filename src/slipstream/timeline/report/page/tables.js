@@ -1,5 +1,6 @@
 // The tables below the lanes.
 
+const FIRST = 6; // rows of a table that are seen at once
 const PIECE_COLOURS = ["--kernel", "--launch", "--host", "--join"]; // as PIECES
 
 class Tables {
@@ -89,8 +90,10 @@ class Tables {
       ],
       to: () => this.actions.go(join.row, Math.min(scene.endOf(join.other), scene.col.start[join.row] - join.waited)),
     }));
+    const heads = [["", ""], ["operation", "wide name"], ["waits", "n"], ["known by", ""], ["costs", "n"]];
     this.put("joins", "Joins: who waits for whom",
-      this.table("how much later the last branch was done than the one before it", [["", ""], ["operation", "wide name"], ["waits", "n"], ["known by", ""], ["costs", "n"]], rows));
+      this.table("how much later the last branch was done than the one before it", heads, rows.slice(0, FIRST)),
+      folded(rows.length - FIRST, () => this.table(null, heads, rows.slice(FIRST))));
   }
 
   nameAndLane(e) {
@@ -121,7 +124,7 @@ class Tables {
     if (!bubbles.length) {
       return this.put("bubbles", "Bubbles", el("p", { class: "muted" }, this.absent("No stream stood idle between two operations.")));
     }
-    const rows = bubbles.slice(0, 10).map((bubble) => ({
+    const rows = bubbles.map((bubble) => ({
       cells: [
         bubble.row < 0 ? "" : scene.laneOf(bubble.row).name,
         time(bubble.end - bubble.start),
@@ -131,8 +134,9 @@ class Tables {
       ],
       to: () => this.actions.spot(bubble),
     }));
-    this.put("bubbles", "Bubbles: where a stream stood idle",
-      this.table(null, [["stream", "name"], ["idle", "n"], ["before what, and who was waited for", "wide name"], ["known by", ""]], rows));
+    const heads = [["stream", "name"], ["idle", "n"], ["before what, and who was waited for", "wide name"], ["known by", ""]];
+    this.put("bubbles", "Bubbles: where a stream stood idle", this.table(null, heads, rows.slice(0, FIRST)),
+      folded(rows.length - FIRST, () => this.table(null, heads, rows.slice(FIRST))));
   }
 
   answers() {
@@ -191,8 +195,13 @@ class Tables {
       quality.totals.length ? totals : null,
       notes.length ? this.table("what is missing, repaired or inferred", [["", "name"], ["count", "n"], ["why", "wide"], [ranks.length > 1 ? "rank" : "", ""]], notes) : null,
       vendor.length ? this.table("the vendor's own totals, and ours", [["rank", ""], ["total", "wide"], ["vendor", "n"], ["ours", "n"], ["difference", "n"]], vendor) : null,
-      sources.length ? this.table("files", [["path", "name"], ["format", "nowrap"], ["rank", ""], ["read", "n"], ["operations", "n"], ["marks", "n"], ["dropped", "wide name"]], sources) : null);
+      sources.length ? this.table("files", [["path", "file"], ["format", "nowrap"], ["rank", ""], ["read", "n"], ["operations", "n"], ["marks", "n"], ["dropped", "wide name"]], sources) : null);
   }
+}
+
+// What can be unfolded, or nothing.
+function folded(count, make) {
+  return count > 0 ? el("details", {}, el("summary", {}, `${number(count)} more`), make()) : null;
 }
 
 // A number of the summary in words.
