@@ -305,6 +305,7 @@ class Painter {
     for (; at < rounds.length && rounds[at].start < t1; at++) {
       const round = rounds[at];
       if ((round.end - round.start) * scene.scale < 4) continue; // too many to tell apart
+      const next = at + 1 < rounds.length ? scene.x(rounds[at + 1].start) : Infinity;
       for (const phase of round.phases) {
         const x0 = Math.max(scene.x(phase.start), GUTTER - 4);
         const x1 = Math.min(scene.x(phase.end), scene.view.width + 4);
@@ -314,7 +315,8 @@ class Painter {
         pen.fillRect(x0, y, Math.max(1, x1 - x0 - 1), 15);
         const left = Math.max(x0, GUTTER) + 5;
         const words = `${phase.name} ${time(phase.end - phase.start)} ${phase.route === "unknown" ? "" : phase.route}`;
-        const room = x1 - left - 4;
+        // What reaches into the next round is drawn over by that one.
+        const room = Math.min(x1, next > left ? next : x1) - left - 4;
         const text = this.fitted(pen, words, room, 0);
         pen.fillStyle = theme.get("phase-text");
         if (text) pen.fillText(text.endsWith("…") ? this.fitted(pen, phase.name, room, 0) : text, left, y + 8);

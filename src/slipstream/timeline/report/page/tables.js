@@ -186,7 +186,7 @@ class Tables {
     const totals = this.table("busy + idle = span; covered + exposed = communication", [["rank", ""], ["span", "n"], ["busy", "n"], ["idle", "n"],
       ["computing", "n"], ["communication", "n"], ["covered", "n"], ["exposed", "n"], ["copies alone", "n"]],
     quality.totals.map((t) => ({ cells: [String(t.rank), ...[t.span, t.busy, t.idle, t.computing, t.comm, t.covered, t.exposed, t.copying].map((ns) => time(ns))] })));
-    const notes = quality.notes.map(([what, count, why, rank]) => ({ cells: [what, number(count), why, rank === null ? "" : String(rank)] }));
+    const notes = quality.notes.map(([what, count, why, rank]) => ({ cells: [what, number(count), why, rank === null || ranks.length < 2 ? "" : String(rank)] }));
     const vendor = quality.vendor.map(([rank, word, theirs, ours]) => ({ cells: [String(rank), word, exact(theirs), exact(ours), exact(ours - theirs)] }));
     const sources = quality.sources.map((s) => ({ cells: [s.path, s.format, String(s.rank), number(s.read), number(s.rows), number(s.marks),
       Object.entries(s.dropped).map(([why, n]) => `${why} ${number(n)}`).join(", ") || "nothing"] }));
