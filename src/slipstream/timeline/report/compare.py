@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.timeline.changes import Bucket, PerfectOverlap, RemoveWait
-from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.diff import Diff, Difference
+from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview
-from slipstream.timeline.report.words import ROUNDS, counted, duration, percent
+from slipstream.timeline.report.words import ROUNDS, counted, duration, host_name, percent
 from slipstream.timeline.whatif import WhatIf
 
 _CAUSES = 10
@@ -92,7 +92,7 @@ def _show_causes(out: Console, found: Diff) -> None:
     for place, name in enumerate(("what", "name", "A", "B", "B - A")):
         table.add_column(name, justify="left" if place < 2 else "right", overflow="fold", no_wrap=place > 1)
     for cause in shown:
-        name = "code not in the trace" if cause.name == BETWEEN else cause.name
+        name = host_name(cause.name) if cause.entry is Entry.HOST else cause.name
         table.add_row(
             cause.entry.value, name, duration(cause.a_ns), duration(cause.b_ns), _signed(cause.change_ns)
         )
