@@ -68,8 +68,13 @@ def _verdict(whole: Difference, views: tuple[Overview, Overview]) -> str:
 
 
 def _worth(item: Difference, whole: Difference) -> bool:
-    size = max(whole.medians[0] or 0.0, whole.medians[1] or 0.0)
-    return item is whole or max(item.medians[0] or 0.0, item.medians[1] or 0.0) >= _SMALL * size
+    """Whether what a line stands for is, in all rounds together, a part of them that can be seen."""
+
+    def part(run: int) -> float:
+        rounds, size = whole.counts[run], whole.medians[run]
+        return item.counts[run] * (item.medians[run] or 0.0) / (rounds * size) if rounds and size else 0.0
+
+    return item is whole or max(part(0), part(1)) >= _SMALL
 
 
 def _row(item: Difference) -> tuple[str, ...]:
