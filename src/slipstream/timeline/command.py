@@ -83,11 +83,12 @@ def analyse(
     request = options.request(paths)
     found = load(request, infer=options.infer)
     views, rank = _views(found, options.rank)
-    _report(found, views, rank, request.title, json=json, round=round, details=details)
-    if html is not None:
+    if html is not None:  # first, so that it is there whatever reads the report and for how long
         from slipstream.timeline.report.html import write_html
 
         write_html(found, html, round=round)
+    _report(found, views, rank, request.title, json=json, round=round, details=details)
+    if html is not None:
         print(f"page: {html}", file=sys.stderr)
     return 0
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from slipstream.timeline import events, inference, meetings, order
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate
-from slipstream.timeline.own_order import program_edges, without_pairs
+from slipstream.timeline.own_order import program_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Note, Timeline
 
 __all__ = ["Confidence", "Dependencies", "EdgeKind", "EdgeList", "find_dependencies"]
@@ -162,7 +162,7 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
     graph_edges = events.graph_edges(rows)
     inside = events.known_graphs(timeline)[timeline.graph]
     program = program_edges(timeline)
-    found += [program, without_pairs(order.stream_edges(rows, inside), program, len(timeline))]
+    found.append(program if len(program) else order.stream_edges(rows, inside))
     found += [graph_edges, events.replay_edges(rows, graph_edges)]
     recorded, unresolved = events.recorded_edges(rows)
     found.append(recorded)

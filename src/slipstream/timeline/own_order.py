@@ -16,6 +16,7 @@ from slipstream.timeline.table import Kind, Timeline
 def program_edges(timeline: Timeline) -> EdgeList:
     """Return an edge from each row to the next, where the trace is ours and no two rows ran side by side.
 
+    They take the place of the streams' own order, which follows from them.
     A recorder belongs to one thread (`slipstream.trace.recorder`), so the order of its rows is the program's. A
     trace of ours in which rows overlap was made otherwise; of that nothing is concluded.
     """
@@ -28,12 +29,3 @@ def program_edges(timeline: Timeline) -> EdgeList:
     if np.any(timeline.end_ns[src] > timeline.start_ns[dst]):
         return no_edges()
     return edge_list(src, dst, EdgeKind.HOST)
-
-
-def without_pairs(edges: EdgeList, others: EdgeList, rows: int) -> EdgeList:
-    """Return the edges whose two rows no edge of `others` joins; there are N rows."""
-    if not len(edges) or not len(others):
-        return edges
-    pairs = edges.src.astype(np.int64) * rows + edges.dst
-    known = others.src.astype(np.int64) * rows + others.dst
-    return edges.take(~np.isin(pairs, known))

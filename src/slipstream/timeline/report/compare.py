@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.timeline.changes import Bucket, PerfectOverlap, RemoveWait
-from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.diff import Diff, Difference
+from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview
-from slipstream.timeline.report.words import ROUNDS, counted, duration, percent
+from slipstream.timeline.report.words import ROUNDS, counted, duration, host_name, percent
 from slipstream.timeline.whatif import WhatIf
 
 _CAUSES = 10
@@ -68,8 +68,13 @@ def _verdict(whole: Difference, views: tuple[Overview, Overview]) -> str:
 
 
 def _worth(item: Difference, whole: Difference) -> bool:
-    size = max(whole.medians[0] or 0.0, whole.medians[1] or 0.0)
-    return item is whole or max(item.medians[0] or 0.0, item.medians[1] or 0.0) >= _SMALL * size
+    """Whether what a line stands for is, in all rounds together, a part of them that can be seen."""
+
+    def part(run: int) -> float:
+        rounds, size = whole.counts[run], whole.medians[run]
+        return item.counts[run] * (item.medians[run] or 0.0) / (rounds * size) if rounds and size else 0.0
+
+    return item is whole or max(part(0), part(1)) >= _SMALL
 
 
 def _row(item: Difference) -> tuple[str, ...]:
@@ -92,7 +97,7 @@ def _show_causes(out: Console, found: Diff) -> None:
     for place, name in enumerate(("what", "name", "A", "B", "B - A")):
         table.add_column(name, justify="left" if place < 2 else "right", overflow="fold", no_wrap=place > 1)
     for cause in shown:
-        name = "code not in the trace" if cause.name == BETWEEN else cause.name
+        name = host_name(cause.name) if cause.entry is Entry.HOST else cause.name
         table.add_row(
             cause.entry.value, name, duration(cause.a_ns), duration(cause.b_ns), _signed(cause.change_ns)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from rich.console import Console
@@ -17,7 +18,15 @@ from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.path import NO_EDGE, Bubble
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
-from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, counted, duration, percent
+from slipstream.timeline.report.words import (
+    CONFIDENCES,
+    EDGES,
+    ROUNDS,
+    counted,
+    duration,
+    host_name,
+    percent,
+)
 from slipstream.timeline.rounds import Phase, Round
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
@@ -47,7 +56,7 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
         out, _comm_lines(view) + _join_lines(analysis, view.typical) + _bubble_lines(analysis, view.typical)
     )
     out.print()
-    _heading(out, f"{several.capitalize()} of rank {view.rank}")
+    _heading(out, f"Rounds of rank {view.rank}")
     _rows(out, _round_lines(analysis.reports[view.rank]))
     out.print()
     _heading(out, "Data")
@@ -93,7 +102,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
                 duration(ns) if ns else ""
                 for ns in (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns)
             ),
-            f"{short_name(longest)} {duration(names[longest])}" if longest else "",
+            f"{host_name(longest)} {duration(names[longest])}" if longest else "",
         )
     table.add_row("together", duration(report.path.length_ns), style="bold")
     out.print(table)
@@ -224,20 +233,23 @@ def _comm_lines(view: Overview) -> list[tuple[str, str]]:
     return lines or [("communication", "none known")]
 
 
-def _place(analysis: Analysis, row: int) -> str:
+def _place(analysis: Analysis, rank: int, row: int) -> str:
+    """Say which operation a row is, and where, as seen from a rank."""
     deps = analysis.deps
-    return (
-        f"{short_name(deps.timeline.name_of(row)).strip()} on {deps.timeline.streams[deps.place[row]].name}"
-    )
+    stream = deps.timeline.streams[deps.place[row]]
+    of_rank = "" if stream.rank == rank else f" of rank {stream.rank}"
+    return f"{short_name(deps.timeline.name_of(row)).strip()} on {stream.name}{of_rank}"
 
 
 def _join_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]]:
+    place = partial(_place, analysis, report.round.rank)
+
     def line(join: Join) -> str:
         where = "on the path" if join.on_path else "beside the path"
         sure = "" if join.confidence == Confidence.GIVEN else f", {CONFIDENCES[Confidence(join.confidence)]}"
         return (
-            f"{_place(analysis, join.row)} waits {duration(join.waited_ns)} longer for "
-            f"{_place(analysis, join.branch)} than for {_place(analysis, join.other)} ({where}{sure})"
+            f"{place(join.row)} waits {duration(join.waited_ns)} longer for "
+            f"{place(join.branch)} than for {place(join.other)} ({where}{sure})"
         )
 
     beside = [join for join in report.joins if join.side_by_side]
@@ -251,14 +263,16 @@ def _join_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]
 
 
 def _bubble_lines(analysis: Analysis, report: RoundReport) -> list[tuple[str, str]]:
+    place = partial(_place, analysis, report.round.rank)
+
     def line(bubble: Bubble) -> str:
         stream = analysis.timeline.streams[bubble.stream].name
-        text = f"{stream} idle for {duration(bubble.idle_ns)} before {_place(analysis, bubble.row)}"
+        text = f"{stream} idle for {duration(bubble.idle_ns)} before {place(bubble.row)}"
         if bubble.waited < 0:
             return f"{text}: nothing known held it up"
         named = bubble.confidence == Confidence.GIVEN or bubble.edge == EdgeKind.EVENT_INFERRED
         sure = "" if named else f", {CONFIDENCES[Confidence(bubble.confidence)]}"
-        return f"{text}: it waited for {_place(analysis, bubble.waited)} ({EDGES[bubble.edge]}{sure})"
+        return f"{text}: it waited for {place(bubble.waited)} ({EDGES[bubble.edge]}{sure})"
 
     holes = report.bubbles[:_MOST]
     lines = [("holes" if number == 0 else "", line(bubble)) for number, bubble in enumerate(holes)]

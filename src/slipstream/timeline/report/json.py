@@ -84,6 +84,7 @@ def overview_data(view: Overview) -> Data:
         "rounds": [report.round.number for report in view.reports],
         "round_ns": stats_data(view.took),
         "busy_share": view.busy,
+        "inside": [{"name": name, "share": share} for name, share in view.inside],
         "path": [
             {
                 "label": part.label,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from slipstream.timeline.report.ledger import Ledger, ledger_of
 from slipstream.timeline.rounds import RoundKind, Route
 from slipstream.timeline.stats import Stats, stats_of
 from slipstream.timeline.table import Kind
+
+_NUMBER = re.compile(r"\b\d+\b")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Overview:
         kind: what most of them are.
         took: how long they took, ns.
         busy: the share of their time in which the device works.
+        inside: of operations whose parts the trace shows (our own replays), the parts' shares of rounds' time.
         ledger: where their paths went.
         parts: the paths by phases and seams, the longest first.
         rests_on: shares of the paths by (edge kind, confidence), largest first.
@@ -100,6 +104,7 @@ class Overview:
     kind: RoundKind
     took: Stats
     busy: float
+    inside: tuple[tuple[str, float], ...]
     ledger: Ledger
     parts: tuple[PathPart, ...]
     rests_on: tuple[tuple[int, Confidence, float], ...]
@@ -164,6 +169,7 @@ def overview(analysis: Analysis, rank: int) -> Overview:
         kinds.most_common(1)[0][0],
         took,
         _busy(analysis, rank, reports),
+        _inside(analysis, rank, reports, total),
         ledger_of(analysis.timeline, reports),
         _parts(reports, total),
         tuple((edge, sure, ns / total) for (edge, sure), ns in rests.most_common() if total),
@@ -184,6 +190,22 @@ def _busy(analysis: Analysis, rank: int, reports: Sequence[RoundReport]) -> floa
     ends = np.array([report.round.end_ns for report in reports], np.int64)
     busy = int((work.measure_before(ends) - work.measure_before(starts)).sum())
     return busy / max(1, int((ends - starts).sum()))
+
+
+def _inside(
+    analysis: Analysis, rank: int, reports: Sequence[RoundReport], total: int
+) -> tuple[tuple[str, float], ...]:
+    """Return the parts of operations by name, layers' as one: "layer * attention"."""
+    table = analysis.timeline
+    rows = np.flatnonzero((table.kind == Kind.SUBTASK) & (table.parent >= 0) & (table.rank == rank))
+    parent = table.parent[rows]
+    numbers = np.array([report.round.number for report in reports], np.int32)
+    # Parts of a collective are its steps, beside each other.
+    rows = rows[(table.kind[parent] == Kind.KERNEL) & np.isin(analysis.rounds.round_of[parent], numbers)]
+    found: Counter[str] = Counter()
+    for name, ns in zip(table.name[rows].tolist(), table.dur_ns[rows].tolist(), strict=True):
+        found[_NUMBER.sub("*", table.names[name])] += ns
+    return tuple((name, ns / max(1, total)) for name, ns in found.most_common())
 
 
 def _parts(reports: Sequence[RoundReport], total: int) -> tuple[PathPart, ...]:

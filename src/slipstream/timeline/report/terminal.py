@@ -14,7 +14,6 @@ from rich.text import Text
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.breakdown import short_name
 from slipstream.timeline.edge_types import Confidence
-from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.path import NO_EDGE
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, PathPart, RankLine, rank_lines
@@ -26,12 +25,15 @@ from slipstream.timeline.report.words import (
     ROUNDS,
     counted,
     duration,
+    host_name,
     listed,
     percent,
     rounds_of,
 )
 from slipstream.timeline.rounds import RoundKind, Route
 
+#: A path that never comes to the device within the round.
+_LABELS = {"previous round → next round": "the host alone, all round"}
 #: Columns where the output is no terminal.
 WIDTH = 110
 #: Parts of the path that are shown one by one.
@@ -118,7 +120,7 @@ def path_table(view: Overview) -> Table:
         if many:
             numbers += [duration(part.stats.p90), str(part.rounds)]
         table.add_row(
-            part.label,
+            _LABELS.get(part.label, part.label),
             *numbers,
             _route(view.routes.get(part.label), _replays(view, part.label)),
             made_of(part),
@@ -147,7 +149,7 @@ def _replays(view: Overview, label: str) -> int:
 
 def made_of(part: PathPart) -> str:
     """Say what the time of a part went to."""
-    name = "code not in the trace" if part.host_name == BETWEEN else short_name(part.host_name)
+    name = host_name(part.host_name)
     words = []
     for share, what, where in (
         (part.work, "device", ""),
@@ -171,6 +173,9 @@ def _path_lines(view: Overview) -> list[Text]:
     if longest:
         words = [f"{name} {percent(ns / ledger.total_ns)}" for (_, name), ns in longest]
         lines.append(Text(f"longest operations on it: {', '.join(words)}"))
+    inside = [f"{name} {percent(share)}" for name, share in view.inside[:_OPERATIONS] if share >= _SMALL]
+    if inside:
+        lines.append(Text(f"inside the replays: {', '.join(inside)}"))
     words = [
         f"{EDGES[edge]} {percent(share)}"
         for edge, share in _by_edge(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, RankLine
-from slipstream.timeline.report.words import ROUNDS, duration, percent
+from slipstream.timeline.report.words import ROUNDS, duration, host_name, percent
 from slipstream.timeline.rounds import RoundKind
 
 #: What is less of the path than this is not in the verdict.
@@ -76,7 +76,7 @@ def _cause(view: Overview, share: float, entries: tuple[Entry, ...]) -> str:
     names = view.ledger.names(*entries)
     (name, ns), *others = names
     part = ns / view.ledger.total_ns
-    where = "code that the trace does not show" if name == BETWEEN else name
+    where = host_name(name) if name == BETWEEN else name
     most = f"most of it {where}" if part >= 0.5 * share else f"the largest part {where}"
     most = f"{most} ({percent(part)})" if part < 0.995 * share else f"all of it {where}"
     if name == BETWEEN and others and others[0][1] >= 0.1 * share * view.ledger.total_ns:

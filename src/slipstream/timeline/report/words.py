@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from slipstream.timeline.breakdown import short_name
 from slipstream.timeline.edge_types import Confidence, EdgeKind
+from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.path import NO_EDGE
 from slipstream.timeline.rounds import RoundKind
 
@@ -36,6 +38,11 @@ ROUNDS = {
     RoundKind.STRETCH: ("stretch", "stretches"),
     RoundKind.WHOLE: ("trace not cut into rounds", "traces not cut into rounds"),
 }
+
+
+def host_name(name: str) -> str:
+    """Return what the host did, as people call it."""
+    return "code not in the trace" if name == BETWEEN else short_name(name).strip()
 
 
 def duration(ns: float) -> str:
