@@ -249,6 +249,7 @@ def test_without_a_device_and_without_anything() -> None:
     model, columns = carried(text)
     assert len(columns["start"]) == 1
     assert model["rounds"] == {}
+    page(analyse(timeline_of([Op("no time", 5, 5, kind=Kind.COMM), Op("at all", 5, 5)])))
     model, columns = carried(page(analyse(timeline_of([]))))
     assert not len(columns["start"])
 

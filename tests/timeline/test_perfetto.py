@@ -200,9 +200,9 @@ def test_rows_of_a_stream_get_as_few_tracks_as_it_takes() -> None:
     "path",
     [
         "kineto/tracelens/mi300x-sglang-decode-graph.json.gz",
-        "kineto/tracelens/b200-vllm-eager.json.gz",
+        pytest.param("kineto/tracelens/b200-vllm-eager.json.gz", marks=pytest.mark.slow),
         "ascend/910b-alexnet-text/level2-rank0",
-        "ascend/910b-alexnet-db",
+        pytest.param("ascend/910b-alexnet-db", marks=pytest.mark.slow),
     ],
 )
 def test_real_traces_lose_nothing(path: str, tmp_path: Path) -> None:

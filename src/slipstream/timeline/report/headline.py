@@ -118,7 +118,7 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
             f"unexplained {percent(ledger.share(Entry.IDLE))}",
         )
     )
-    mean = ledger.total_ns / max(1, len(view.reports))
+    mean = max(1.0, ledger.total_ns / len(view.reports))
     if view.communication:
         whole = view.communication[0]
         note = f"{percent(whole.exposed_ns / mean)} of a {one}; {duration(whole.total_ns)} in all"

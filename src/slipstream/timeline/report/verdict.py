@@ -42,7 +42,9 @@ def verdict(view: Overview, line: RankLine | None = None) -> str:
 def _also(view: Overview) -> list[str]:
     """Say what else there is to gain: exposed communication and padding."""
     mean = view.ledger.total_ns / len(view.reports)
-    words = []
+    words: list[str] = []
+    if not mean:
+        return words
     if view.communication and view.communication[0].exposed_ns >= _WORTH * mean:
         words.append(
             f"exposed communication is {percent(view.communication[0].exposed_ns / mean)} of the time"
