@@ -1,4 +1,4 @@
-"""The command line: `slipstream run | check | graphs | bench | train | models | plan | env`.
+"""The command line: `slipstream run | check | graphs | trace | bench | train | models | plan | env`.
 
 Data goes to standard output, words about it to standard error. Exit codes: 0 done, 1 a failure or findings, 2
 wrong usage, 130 interrupted. torch is imported by the commands that need it, so `--help` is quick.
@@ -27,9 +27,9 @@ from slipstream.cli_options import (
     numbers,
 )
 from slipstream.errors import SlipstreamError, UsageError
+from slipstream.timeline.command import DEFAULT_TRACE, trace_app
 
 DEFAULT_MODEL = "smollm2"
-DEFAULT_TRACE = Path("slipstream-trace.json.gz")
 INTERRUPTED = 130
 
 app = App(
@@ -46,6 +46,7 @@ app.command(graphs_app)
 app.command(bench_app)
 app.command(train_app)
 app.command(models_app)
+app.command(trace_app)
 
 
 _CHECK = CheckOptions()

@@ -27,6 +27,7 @@ ENGINE_OPTIONS = (
     "draft num-steps head dtype graph buckets mixed-sizes extend-graph check device kernels kv-dtype max-requests "
     "max-model-len page-size num-pages prefill-chunk threads seed"
 )
+TRACE_OPTIONS = "advanced sides rules rank infer"
 OPTIONS = {
     "run": "model prompt system raw compare trace graph-metrics json max-tokens temperature top-k top-p stop "
     + ENGINE_OPTIONS,
@@ -45,7 +46,15 @@ OPTIONS = {
     "graphs explain-error": "file json",
     "plan": "model json " + ENGINE_OPTIONS,
     "env": "json",
+    "trace analyse": f"json html round details {TRACE_OPTIONS}",
+    "trace diff": f"a b json {TRACE_OPTIONS}",
+    "trace whatif": "scale host remove-wait bucket extend-graph perfect-overlap json " + TRACE_OPTIONS,
+    "trace export": f"perfetto round {TRACE_OPTIONS}",
+    "trace record": "trace analyse",
 }
+
+#: Positional arguments of any number: they have no name to write.
+_UNNAMED = ("*", "ARGUMENTS", "PATHS", "COMMAND")
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -55,7 +64,7 @@ def test_a_command_has_exactly_these_options(command: str) -> None:
     for name in command.split():
         found = found[name]
     options = [argument.names[0] for argument in found.assemble_argument_collection()]
-    assert sorted(o.removeprefix("--") for o in options if o not in ("*", "ARGUMENTS")) == sorted(
+    assert sorted(o.removeprefix("--") for o in options if o not in _UNNAMED) == sorted(
         OPTIONS[command].split()
     )
 

@@ -56,7 +56,7 @@ def kineto_of(world: World, rank: int = 0) -> list[dict[str, Any]]:
 
 def _stream_ids(works: list[Work]) -> dict[str, int]:
     names = sorted(
-        {work.stream for work in works if work.stream != "thread"}, key=lambda name: name != "main"
+        {work.stream for work in works if work.stream != "thread"}, key=lambda name: (name != "main", name)
     )
     return {name: 7 + number for number, name in enumerate(names)}
 

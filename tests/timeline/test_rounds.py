@@ -236,3 +236,29 @@ def test_advanced_tokens_come_from_a_side_file_by_turn_or_time() -> None:
     timed = replace(table, advanced=(Advanced(0, (7,), second + 5),))
     assert [report.advanced for report in analyse(timed).reports[0]] == [None, (7,), None, None]
     assert {report.advanced for report in analyse(table, advanced=2.0).reports[0]} == {(2.0,)}
+
+
+def test_a_round_before_a_prefill_does_not_hold_the_wait_for_a_request() -> None:
+    def program(rank: Rank) -> Generator[None]:
+        for _ in range(2):
+            end = rank.mark("step[EXTEND bs=1 toks=9]")
+            rank.kernel("prefill", "main", 50 * US)
+            end()
+            yield from rank.sync("main")
+            for _ in range(3):
+                for name in ("draft", "verify"):
+                    end = rank.mark(name)
+                    rank.kernel(name, "main", 20 * US)
+                    end()
+                yield from rank.sync("main")
+            rank.host("nobody asks", 90_000 * US)
+
+    reports = analyse(run(program).timeline()).reports[0]
+    kinds = [report.round.kind for report in reports]
+    assert kinds == ([RoundKind.PREFILL] + [RoundKind.ROUND] * 3) * 2
+    for report in reports:
+        item = report.round
+        assert item.took_ns < 100 * US
+        assert report.path.length_ns == item.took_ns == sum(part.took_ns for part in report.parts)
+    before = reports[3].round
+    assert (before.end_ns, before.following) == (before.phases[-1].end_ns, -1)

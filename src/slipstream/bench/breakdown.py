@@ -17,7 +17,7 @@ from rich.table import Table
 from slipstream.bench.bandwidth import ForwardBytes
 from slipstream.bench.tables import kernel_ms, kernel_shares, phase_rows
 from slipstream.engine.stats import EngineStats
-from slipstream.trace import NullRecorder, names
+from slipstream.trace import Event, NullRecorder, Recorder, names
 
 #: What no slice names.
 REST = "rest"
@@ -28,13 +28,18 @@ class PhaseClock(NullRecorder):
 
     Phases that graphs run are no slices here: `GraphStats` counts them anyway.
 
+    Args:
+        recorder: keeps the events as well, if it is one that records.
+
     Attributes:
         spent_ns: time by name.
         runs: slices by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
         super().__init__()
+        self._to = recorder or NullRecorder()
+        self.enabled = self._to.enabled
         self.spent_ns: dict[str, int] = {}
         self.runs: dict[str, int] = {}
         self._slices: dict[str, _Timed] = {}
@@ -43,7 +48,19 @@ class PhaseClock(NullRecorder):
         timed = self._slices.get(name)
         if timed is None:
             timed = self._slices[name] = _Timed(self, name)
-        return timed
+        return _Both(timed, self._to.slice(track, name, **args)) if self.enabled else timed
+
+    def add(self, event: Event) -> None:
+        self._to.add(event)
+
+    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
+        self._to.parts(track, phase, times)
+
+    def flow(self, name: str, from_track: str, from_ns: int, to_track: str, to_ns: int) -> None:
+        self._to.flow(name, from_track, from_ns, to_track, to_ns)
+
+    def mark(self, track: str, name: str, /, **args: int | float | str) -> None:
+        self._to.mark(track, name, **args)
 
     def reset(self) -> None:
         """Begin to count anew."""
@@ -68,6 +85,23 @@ class _Timed(AbstractContextManager[None]):
         clock, name = self._clock, self._name
         clock.spent_ns[name] = clock.spent_ns.get(name, 0) + spent
         clock.runs[name] = clock.runs.get(name, 0) + 1
+
+
+class _Both(AbstractContextManager[None]):
+    """A slice that is timed and recorded."""
+
+    def __init__(self, timed: _Timed, recorded: AbstractContextManager[None]) -> None:
+        self._timed, self._recorded = timed, recorded
+
+    def __enter__(self) -> None:
+        self._timed.__enter__()
+        self._recorded.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorded.__exit__(kind, value, trace)
+        self._timed.__exit__(kind, value, trace)
 
 
 def round_breakdown(

@@ -25,6 +25,7 @@ from slipstream.errors import UsageError
 from slipstream.graph.stats_text import graph_records
 from slipstream.llm import LoadedModel, build_engine, chat_ids, complete, load_model, model_shape, plan_for
 from slipstream.plan import EnginePlan, resolve
+from slipstream.trace import ambient_recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _engines(
     plans = {"plain": resolve(plain_config, loaded.caps, shape), "spec": plan}
     if with_eager:
         plans["eager"] = resolve(replace(plain_config, graph=GraphConfig(mode="none")), loaded.caps, shape)
-    clocks = {kind: PhaseClock() for kind in plans}
+    clocks = {kind: PhaseClock(ambient_recorder({"engine": kind})) for kind in plans}
     return {kind: Series(build_engine(loaded, plans[kind], clock), clock) for kind, clock in clocks.items()}
 
 

@@ -35,7 +35,7 @@ from slipstream.llm import (
     stream,
 )
 from slipstream.plan import EnginePlan, resolve
-from slipstream.trace import Recorder, write_chrome
+from slipstream.trace import NullRecorder, Recorder, ambient_recorder, write_chrome
 
 #: What `--graph-metrics` prints.
 METRICS = ("none", "table", "prometheus")
@@ -174,7 +174,8 @@ def run_session(order: RunOrder) -> RunReport:
         plan, checkpoint, device = plan_for(order.model, order.config, order.sampling)
         loaded = load_model(checkpoint, device, plan)
         prompt_ids = _prompt_ids(loaded, order)
-        recorder = Recorder()
+        recorder = ambient_recorder({"draft": plan.draft, "graph": plan.graph_mode.value})
+        recorder = recorder if recorder.enabled else Recorder()
     with words.status("capturing graphs"):
         engine = build_engine(loaded, plan, recorder)
     report = RunReport(plan, engine.stats, len(prompt_ids))
@@ -218,7 +219,9 @@ def _answer(
 def _compare(loaded: LoadedModel, prompt_ids: list[int], order: RunOrder, report: RunReport) -> None:
     config = replace(order.config, spec=SpecConfig(draft="none"))
     engine = build_engine(
-        loaded, resolve(config, loaded.caps, model_shape(loaded.checkpoint), order.sampling)
+        loaded,
+        resolve(config, loaded.caps, model_shape(loaded.checkpoint), order.sampling),
+        NullRecorder(),
     )
     answer = complete(engine, [prompt_ids], order.sampling)[0]
     report.plain = engine.stats

@@ -24,7 +24,7 @@ from slipstream.speculative.phases import draft_phase, extend_phase, prefill_pha
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
 from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
-from slipstream.trace import NullRecorder, Recorder
+from slipstream.trace import Recorder, ambient_recorder
 
 #: Positions [R], KV slots [R] and pages [1, P] of a chunk of one request, int64.
 ChunkRows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -72,7 +72,9 @@ def build_core(
     main = device.stream("main")
     main.wait_stream(device.current_stream())
     with main:
-        core = _build_core(plan, device, target, head, recorder or NullRecorder(), main)
+        if recorder is None:
+            recorder = ambient_recorder({"draft": plan.draft, "graph": plan.graph_mode.value})
+        core = _build_core(plan, device, target, head, recorder, main)
     # From here on the host writes the mirrors that the first upload reads.
     device.synchronize()
     return core

@@ -268,7 +268,7 @@ class Engine:
                 self.observer(request.request_id, request.committed, rows_RH)
         if not drafts.extend:
             self._leave_behind(requests, drafts.width, settled, result)
-        with recorder.slice(names.HOST, names.PUBLISH):
+        with recorder.slice(names.HOST, names.PUBLISH, advanced=sum(map(len, settled))):
             sure = self._confidences(requests, result)
             time_ns = time.perf_counter_ns() - started - catch_up_ns
             self._drafting.settle(requests, drafts, settled, time_ns)

@@ -214,6 +214,8 @@ def _advanced(
 ) -> dict[tuple[int, int], tuple[float, ...]]:
     """Return what each round advanced by, by (rank, round): from a side file, else from marks, else as given.
 
+    Plain steps advance by one a request, whatever is given for the others.
+
     A side file's entries go to the rounds by time where they have one, else in turn to speculative and plain
     rounds, warm-up and clipped ones included: the engine counted them too.
     """
@@ -237,6 +239,11 @@ def _advanced(
                 continue
             if marked:
                 found[rank, item.number] = (marked,)
+            elif item.kind is RoundKind.DECODE:
+                # A plain step advances each of its requests by one; how many there are must be known.
+                requests = max((p.facts.get("requests", 0) for p in item.phases), default=0)
+                if requests:
+                    found[rank, item.number] = (1.0,) * requests
             elif given:
                 requests = max((p.facts.get("requests", 0) for p in item.phases), default=0)
                 found[rank, item.number] = (given,) * max(1, requests)

@@ -198,7 +198,7 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
                 row in on_path,
-                _begun(deps, branch) < table.end_ns[other],
+                _begun(deps, branch) < int(table.end_ns[other]),
             )
         )
     return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))
@@ -248,6 +248,7 @@ def family(name: str) -> str:
     >>> family("ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*)")
     'ncclDevKernel_AllReduce'
     """
+    name = name.replace("(anonymous namespace)::", "")
     match = _FAMILY.match(name)
     text = (match[1] if match else name).split("@")[0].split("__")[0] or name
     if text.startswith(("nccl", "rccl")):

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ import numpy as np
 
 from slipstream.errors import UnknownNameError, UsageError
 from slipstream.timeline import markers
+from slipstream.timeline.breakdown import short_name
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.reschedule import Model, delays
@@ -220,12 +222,19 @@ def _scale(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inputs, cha
         found = re.compile(change.pattern)
         names = np.array([found.search(name) is not None for name in table.names], np.bool_)
         if not (rows & names[table.name]).any():
-            there = sorted({table.names[name] for name in np.unique(table.name[rows])})
-            raise UnknownNameError(f"{change.what} (by pattern)", change.pattern, there[:50])
+            there = {short_name(table.names[name]).strip() for name in np.unique(table.name[rows])}
+            raise UnknownNameError(
+                f"{change.what} (by pattern)", change.pattern, _alike(change.pattern, there)
+            )
         rows = rows & names[table.name]
     if not rows.any():
         raise UsageError(f"--scale {change.what}: this trace has no {change.what}, so nothing would change.")
     _multiply(inputs, rows, change.factor, change.factor)
+
+
+def _alike(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that are most like a pattern: a trace may have thousands."""
+    return difflib.get_close_matches(pattern, list(names), n=6, cutoff=0.0)
 
 
 def _rows_of(deps: Dependencies, rounds: Rounds, *phases: str) -> Bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from slipstream.timeline import events, inference, meetings, order
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate
+from slipstream.timeline.own_order import program_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Note, Timeline
 
 __all__ = ["Confidence", "Dependencies", "EdgeKind", "EdgeList", "find_dependencies"]
@@ -160,7 +161,8 @@ def find_dependencies(timeline: Timeline, *, infer: bool = True) -> Dependencies
     found: list[EdgeList] = [order.launch_edges(rows), order.host_edges(rows, infer=infer)]
     graph_edges = events.graph_edges(rows)
     inside = events.known_graphs(timeline)[timeline.graph]
-    found.append(order.stream_edges(rows, inside))
+    program = program_edges(timeline)
+    found.append(program if len(program) else order.stream_edges(rows, inside))
     found += [graph_edges, events.replay_edges(rows, graph_edges)]
     recorded, unresolved = events.recorded_edges(rows)
     found.append(recorded)

@@ -50,6 +50,7 @@ class Part:
         offset_ns: what has to be added to be on the clock of the run (Kineto's `baseTimeNanoseconds`).
         marks: (start_ns, end_ns, name, stream), arrays of one length.
         read: events seen; `dropped` says why some became neither a row nor a mark.
+        advanced: what the trace itself says that rounds gave; `start_ns` on the file's clock.
         run: what tells one run from another, None if unknown: equal for all parts of a run.
     """
 
@@ -65,6 +66,7 @@ class Part:
     details: dict[int, Args] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     vendor: list[VendorStep] = field(default_factory=list)
+    advanced: list[Advanced] = field(default_factory=list)
     offset_ns: int = 0
     read: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -159,10 +161,13 @@ def merge(
     columns: dict[str, list[Any]] = {key: [] for key in _used(parts)}
     details: dict[int, Args] = {}
     marks: list[Marks] = []
+    # Files beside a trace count in its clock's own time.
+    gave = list(advanced)
     rows = 0
     base_ns = min((_first_ns(part) for part in parts if _has_times(part)), default=0)
     for part in parts:
         _drop_unused_streams(part)
+        gave = gave or _on_run_clock(part)
         shift = part.offset_ns - base_ns
         name_map = np.array([names[name] for name in part.names], np.int32)
         for key, collected in columns.items():
@@ -199,8 +204,15 @@ def merge(
         notes=[*(note for part in parts for note in part.notes), *notes],
         sources=[_source(part) for part in parts],
         vendor=[step for part in parts for step in part.vendor],
-        advanced=advanced,
+        advanced=[
+            each if each.start_ns is None else replace(each, start_ns=each.start_ns - base_ns)
+            for each in gave
+        ],
     )
+
+
+def _on_run_clock(part: Part) -> list[Advanced]:
+    return [replace(each, start_ns=(each.start_ns or 0) + part.offset_ns) for each in part.advanced]
 
 
 def _used(parts: Sequence[Part]) -> list[str]:

@@ -4,7 +4,8 @@
     plan stream                     [extend plan A]                 phases may overlap, rounds do not
 
 A round begins where its first operation on the home stream begins, and ends where the next one begins: what
-the host does in between is a cost of the round. A plain decoding step is a round of one phase.
+the host does in between is a cost of the round. Before a prefill it ends with its own last operation: between the
+two a server may have waited for somebody to ask. A plain decoding step is a round of one phase.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Round:
         why: for a round that is set apart: the reason.
         start_ns, end_ns: from its first operation to the next round's.
         first: the row that it begins with.
-        following: the row that the next round begins with, -1 at the end.
+        following: the row that the next round begins with, -1 at the end and before a prefill.
         phases: in order of their start.
         facts: what marks say of the whole round.
     """
@@ -229,9 +230,11 @@ def _with_rows(
     for number, index in enumerate(kept):
         number_of[index] = number
         mine, which = rows[bounds[index] : bounds[index + 1]], in_phase[bounds[index] : bounds[index + 1]]
-        last = number + 1 == len(kept)
-        end = max(int(starts[number]), int(table.end_ns[mine].max())) if last else int(starts[number + 1])
         cut = cuts.cuts[index]
+        own_end = max(int(starts[number]), int(table.end_ns[mine].max()))
+        until = int(starts[number + 1]) if number + 1 < len(kept) else own_end
+        turns = number + 1 == len(kept) or _turns_to_prefill(cut, cuts.cuts[kept[number + 1]])
+        end = min(own_end, until) if turns else until
         phases, places = _phases(deps, cut, mine, which, routes.get(index, {}))
         phase_of[mine] = places[which]
         made.append(
@@ -243,7 +246,7 @@ def _with_rows(
                 int(starts[number]),
                 end,
                 int(firsts[number]),
-                -1 if last else int(firsts[number + 1]),
+                -1 if turns else int(firsts[number + 1]),
                 phases,
                 cut.facts,
             )
@@ -251,6 +254,10 @@ def _with_rows(
     belongs = cuts.cut_of >= 0
     round_of[cuts.rows[belongs]] = number_of[cuts.cut_of[belongs]]
     return made, len(cuts.cuts) - len(kept)
+
+
+def _turns_to_prefill(cut: Cut, following: Cut) -> bool:
+    return cut.kind is not RoundKind.PREFILL and following.kind is RoundKind.PREFILL
 
 
 def _first(deps: Dependencies, home: int, rows: Int32) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.timeline.analysis import Analysis
+from slipstream.timeline.answers import microseconds
 from slipstream.timeline.changes import Bucket, Change, Host, Scale, apply
 from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.inference import STOOD_NS
@@ -106,6 +107,7 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
             f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms) were kept: the true gain may be larger"
         )
     touched = inputs.touched & (deps.timeline.rank == rank)
+    faster = all(not isinstance(change, Scale | Host) or change.factor <= 1 for change in changes)
     result = WhatIf(
         rank,
         tuple(item.number for item in items),
@@ -120,7 +122,10 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         "",
     )
     return WhatIf(
-        **{**{name: getattr(result, name) for name in WhatIf.__dataclass_fields__}, "text": _text(result)}
+        **{
+            **{name: getattr(result, name) for name in WhatIf.__dataclass_fields__},
+            "text": _text(result, faster),
+        }
     )
 
 
@@ -161,7 +166,7 @@ def _limit(
             return None
         else:
             least.append(change)
-    if not any(isinstance(change, Scale | Host) for change in changes):
+    if not any(isinstance(change, Scale | Host) and change.factor > 0 for change in changes):
         return None
     inputs = apply(analysis.deps, analysis.rounds, model, least)
     schedule = reschedule(
@@ -196,25 +201,39 @@ def _inferred_share(analysis: Analysis, rank: int, items: Sequence[Round]) -> fl
     return inferred / total if total else 0.0
 
 
-def _text(result: WhatIf) -> str:
+def _text(result: WhatIf, faster: bool) -> str:
+    """Put the answer into words; where nothing was made slower (`faster`), a loss is none that could be had."""
     before = _mean(result.before_ns)
     if not before:
         return "no round to tell of"
     low, high = sorted(result.mean_gain_ns)
     share = 100 * result.touched_on_path_ns / max(1, int(result.before_ns.sum()))
-    if max(abs(low), abs(high)) < _NONE * before:
+    if max(abs(low), abs(high)) < _NONE * before or (faster and high < _NONE * before):
         text = f"no gain: the path runs past it ({share:.1f} % of the path is what changes)"
         if share > 1:
             text = f"no gain: {share:.1f} % of the path is what changes, and other waits take its place"
     elif abs(high - low) < _NONE * before:
-        text = f"{_signed(high)} of {before / 1e3:.1f} us a round ({100 * high / before:+.1f} %)"
+        text = f"{_signed(high)} of {microseconds(before)} a round ({_share(high / before)})"
     else:
-        text = f"{_signed(low)} to {_signed(high)} of {before / 1e3:.1f} us a round"
-        text += f" ({100 * low / before:+.1f} to {100 * high / before:+.1f} %)"
+        between = f"{_signed(low)} to {_signed(high)}"
+        if low * high >= 0:
+            between = (
+                f"{'costs' if low < 0 else 'saves'} {microseconds(abs(low))} to {microseconds(abs(high))}"
+            )
+        text = f"{between} of {microseconds(before)} a round"
+        text += f" ({_share(low / before)} to {_share(high / before)})"
     if result.limit_ns is not None:
-        text += f"; {_signed(before - _mean(result.limit_ns))} if it took no time at all"
+        limit = before - _mean(result.limit_ns)
+        # Work that is in the way of one round may move into another, so less can even look like more.
+        more = limit > max(low, high) + _NONE * before
+        text += f"; {_signed(limit)} if it took no time at all" if more else "; no factor would save more"
     return text
 
 
+def _share(gain: float) -> str:
+    """Return a gain as a change of the time: -4.8 % is shorter."""
+    return f"{-100 * gain + 0.0:+.1f} %".replace("-0.0 %", "0 %").replace("+0.0 %", "0 %")
+
+
 def _signed(gain_ns: float) -> str:
-    return f"{'saves' if gain_ns >= 0 else 'costs'} {abs(gain_ns) / 1e3:.1f} us"
+    return f"{'saves' if gain_ns >= 0 else 'costs'} {microseconds(abs(gain_ns))}"

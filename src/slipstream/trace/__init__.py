@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream.trace import names
+from slipstream.trace.ambient import ambient_recorder
 from slipstream.trace.chrome import ChromeTrace, encode_chrome, read_chrome, write_chrome
 from slipstream.trace.events import Event, Flow, Mark, Slice
 from slipstream.trace.flatten import check_no_overlap, flatten
@@ -16,6 +17,7 @@ __all__ = [
     "NullRecorder",
     "Recorder",
     "Slice",
+    "ambient_recorder",
     "check_no_overlap",
     "encode_chrome",
     "flatten",

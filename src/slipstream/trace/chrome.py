@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ import msgspec
 from slipstream.errors import SlipstreamError
 from slipstream.trace.arrows import Arrows
 from slipstream.trace.events import Args, Event, Flow, Mark, Slice
+from slipstream.trace.files import replace_file
 from slipstream.trace.flatten import check_no_overlap, flatten
 from slipstream.trace.names import TRACKS
 
@@ -78,7 +77,7 @@ def write_chrome(
     if path.name.endswith(".gz"):
         # mtime=0: the same events make the same file.
         data = gzip.compress(data, compresslevel=_GZIP_LEVEL, mtime=0)
-    _replace_file(path, data)
+    replace_file(path, data, "trace")
     return path
 
 
@@ -207,24 +206,6 @@ def _json_args(args: Mapping[str, int | float | str]) -> Args:
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in args.items()
     }
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename: whoever looks sees the old file or the new one, never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if not isinstance(error, OSError):
-            raise
-        raise SlipstreamError(
-            f"cannot write the trace {path} ({len(data):,} bytes): {error.strerror or error}. "
-            "Nothing of it is left; give another path or free some space."
-        ) from error
 
 
 # Reading.

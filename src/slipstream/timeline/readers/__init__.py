@@ -31,7 +31,7 @@ _RANK: Final = re.compile(r"(?i)rank[_\-. ]?(\d{1,6})|worker[_\-. ]?(\d{1,6})")
 
 
 def open_timeline(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     sides: Sequence[str | Path] = (),
     rules: Rules | None = None,
@@ -42,7 +42,7 @@ def open_timeline(
     What is damaged or missing is left out, and the timeline's notes say what and how much.
 
     Args:
-        path: a profiler's file, an Ascend profile's folder, or a folder of ranks.
+        path: a profiler's file, an Ascend profile's folder, a folder of ranks, or several of them: one run.
         sides: topologies of graphs, and tokens of rounds; see `readers.sides`.
         rules: a user's; see `kinds`.
         progress: is told while files are read.
@@ -50,8 +50,9 @@ def open_timeline(
     Raises:
         TraceError: there is no trace, none of it can be read, or two files claim one rank.
     """
-    path = Path(path)
-    found = find_traces(path)
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    # The same file by two names is one trace.
+    found = list({each.path.resolve(): each for one in paths for each in find_traces(one)}.values())
     beside = read_sides(sides)
     parts = []
     with _without_collector():
@@ -60,9 +61,11 @@ def open_timeline(
             parts.append(_read(each, rules or Rules(), beside, meter))
             meter.end(each)
     notes = _settle_ranks(parts)
+    # One run, in whatever order its files were named.
+    parts.sort(key=lambda part: part.rank or 0)
     if not any(part.read - sum(part.dropped.values()) > 0 or part.vendor for part in parts):
         raise TraceError(
-            f"{path} is a trace without a single operation. Was the profiler stopped and exported?"
+            f"{paths[0]} is a trace without a single operation. Was the profiler stopped and exported?"
         )
     line = number_collectives(merge(parts, notes=notes, advanced=beside.advanced))
     if not line.on_device.any():

@@ -2,7 +2,7 @@
 
 slice on a stream          an operation, and a mark: its name is the phase's
 slice below a stream       ("main graph": parts of a replay) a part of the phase that encloses it
-slice of the host          a call of the host
+slice of the host          a call of the host; "publish" says how many tokens the round before it gave
 flow                       a record where it begins, a wait where it ends
 mark                       a mark
 """
@@ -19,7 +19,7 @@ from slipstream.errors import TraceError
 from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
 from slipstream.timeline.readers.events import Scalar
 from slipstream.timeline.readers.pieces import Pieces, Watch
-from slipstream.timeline.table import Args, Kind, Marks, Role, Source, Stream
+from slipstream.timeline.table import Advanced, Args, Kind, Marks, Role, Source, Stream
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
 
@@ -56,6 +56,9 @@ def read_ours(path: Path, watch: Watch = None) -> Part:
     header = _header(path, pieces.head)
     part.offset_ns = header
     part.notes += pieces.notes(None)
+    lost = _dropped(pieces.head)
+    if lost:
+        part.note("dropped", lost, "events that the recorder no longer had room for: the oldest ones")
     _Reader(part, events).fill()
     return part
 
@@ -71,6 +74,14 @@ def _header(path: Path, head: dict[str, msgspec.Raw]) -> int:
     if schema != SCHEMA:
         raise TraceError(f"{path} has schema {schema}; this version of Slipstream reads {SCHEMA}.")
     return origin_ns if abs(origin_ns) < 1 << 61 else 0
+
+
+def _dropped(head: dict[str, msgspec.Raw]) -> int:
+    """Return how many events the recorder dropped, as the file says."""
+    try:
+        return int(msgspec.json.decode(head["otherData"], type=dict[str, Any])["dropped"])
+    except (KeyError, TypeError, ValueError, msgspec.DecodeError):
+        return 0
 
 
 class _Reader:
@@ -124,6 +135,8 @@ class _Reader:
         self._row(event.name, stream, kind, start_ns, start_ns + dur_ns)
         if args:
             self.part.details[row] = dict(args)
+        if kind is Kind.HOST and event.name == tracks.PUBLISH and isinstance(args.get("advanced"), int):
+            self.part.advanced.append(Advanced(-1, (args["advanced"],), start_ns))
         if kind is Kind.KERNEL:
             # A mark as well, so that phases are found as in any other trace; not counted, it is no other event.
             self._mark(event, track, start_ns, dur_ns)

@@ -1,0 +1,1 @@
+"""What was found, for people and programs: the terminal, JSON, a page, a difference, Perfetto."""
