@@ -84,8 +84,8 @@ def test_rounds_of_a_real_model_agree(smollm2: Fleet, tmp_path: Path, draft: str
     engine, analysis = recorded(smollm2, tmp_path, 40, requests=1, draft=draft, dtype="q4")
     agree(engine, analysis)
     rounds = [report.round for report in analysis.reports[0] if report.round.kind is not RoundKind.PREFILL]
-    # A trace's round begins with its first work on the device, and the last one ends with it: what the host did before
-    # the first and behind the last is the engine's too.
+    # A trace's round begins with its first work on the device, and the last one ends with it: what the host did
+    # before the first and behind the last is the engine's too.
     table = analysis.timeline
     host = ~table.on_device
     before = rounds[0].start_ns - int(table.start_ns[host].min())
