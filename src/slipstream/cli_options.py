@@ -27,6 +27,7 @@ class EngineOptions:
         buckets: Captured request slots, as 1,2,4,8.
         check: Poison stale rows and compare static addresses at every replay.
         device: Where it runs.
+        attention: paged (lengths on the device), fia (npu only: lengths from the host, as tasks of graphs), auto.
         kv_dtype: keys and values: f32, f16 (half the memory), or auto.
         kernels: native (C), torch, or auto.
         max_requests: Requests that decode together.
@@ -46,6 +47,7 @@ class EngineOptions:
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
     check: bool = False
     device: str = "cpu"
+    attention: str = "auto"
     kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8
@@ -67,6 +69,7 @@ class EngineOptions:
             graph=GraphConfig(self.graph, numbers("buckets", self.buckets), self.check),
             dtype=self.dtype,
             device=self.device,
+            attention=self.attention,
             kv_dtype=self.kv_dtype,
             kernels=self.kernels,
             max_requests=self.max_requests,

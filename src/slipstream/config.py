@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 DRAFTERS = ("none", "ngram", "nextn", "auto")
 DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu", "npu")
+ATTENTIONS = ("auto", "paged", "fia")
+TASK_ORDERS = ("replay_first", "update_first")
 GRAPH_MODES = ("full", "none")
 KERNELS = ("auto", "native", "torch")
 KV_DTYPES = ("auto", "f32", "f16")
@@ -49,11 +51,14 @@ class GraphConfig:
         mode: "full" captures draft, verify and extend; "none" runs everything eagerly.
         buckets: captured request slots, ascending.
         check: poison stale and padded rows, and compare static addresses at every replay.
+        task_order: what is issued first at a replay of a graph with tasks: "replay_first", or "update_first" (for
+            Ascend's ENPU).
     """
 
     mode: str = "full"
     buckets: tuple[int, ...] = DEFAULT_BUCKETS
     check: bool = False
+    task_order: str = "replay_first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class EngineConfig:
     Attributes:
         dtype: weights and their products: "f32", "bf16", "q4" (4-bit blocks), or "auto" by the file.
         device: the backend's name.
+        attention: "paged" (reads lengths on the device), "fia" (npu only: npu_fused_infer_attention_score, which
+            takes them from the host; its graphs have tasks), or "auto".
         kv_dtype: keys and values: "f32", "f16" (half the memory; keys and values are rounded to 11 bits), or
             "auto".
         kernels: "native" (this package's C kernels, cpu only), "torch", or "auto".
@@ -80,6 +87,7 @@ class EngineConfig:
     graph: GraphConfig = field(default_factory=GraphConfig)
     dtype: str = "auto"
     device: str = "cpu"
+    attention: str = "auto"
     kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8

@@ -10,8 +10,12 @@ from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatcher
+from slipstream.graph.host_lists import COMMITTED, HostLists, TaskOrder
 from slipstream.graph.runner import GraphRunner, PhaseFunction
+from slipstream.graph.tasks import TaskBook
 from slipstream.kv.cache import DTYPES, KvCache
+from slipstream.model.host_attention import HostAttention
+from slipstream.model.layers import ForwardAttention
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
@@ -35,6 +39,7 @@ class EngineCore:
         cache, draft_cache: keys and values of target and head; they share slots and page tables.
         round_parts: what rounds need.
         costs: measured time of each captured shape.
+        attention: takes the contexts' lengths from the host; None where attention reads them on the device.
     """
 
     plan: EnginePlan
@@ -49,6 +54,7 @@ class EngineCore:
     round_parts: RoundParts
     costs: PhaseCosts
     recorder: Recorder
+    attention: HostAttention | None
 
 
 def use_kernels(plan: EnginePlan) -> None:
@@ -85,27 +91,35 @@ def _build_core(
         place,
         DTYPES[plan.kv_dtype],
     )
-    cache = KvCache.make(config.num_layers, *shape)
-    draft_cache = KvCache.make(1, *shape) if head is not None else None
+    apart = plan.attention == "fia"
+    cache = KvCache.make(config.num_layers, *shape, apart=apart)
+    draft_cache = KvCache.make(1, *shape, apart=apart) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))
+    attention = _host_attention(plan, device, max_rows) if apart else None
     specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size)
     buffers = StepBuffers(specs, place, check=plan.check)
     # Until the first batch, all rows are padding.
     buffers.host["slots"].fill_(plan.max_requests)
     buffers.upload()
 
-    phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers)}
+    phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers, attention)}
     widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
-        phases["extend"] = extend_phase(head, draft_cache, buffers)
+        phases["extend"] = extend_phase(head, draft_cache, buffers, attention)
         widths["extend"] = widths["verify"]
-        phases["draft"] = draft_phase(head, draft_cache, buffers)
+        phases["draft"] = draft_phase(head, draft_cache, buffers, attention)
         widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
 
     costs = PhaseCosts()
     dispatcher = Dispatcher(plan.graph_mode, plan.buckets)
     runner = GraphRunner(
-        device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
+        device,
+        dispatcher,
+        phases,
+        check=plan.check,
+        recorder=recorder,
+        observe=costs.observe,
+        tasks=None if attention is None else attention.book,
     )
     plan_stream = device.stream("plan")
     if plan.check:
@@ -133,7 +147,14 @@ def _build_core(
         round_parts=parts,
         costs=costs,
         recorder=recorder,
+        attention=attention,
     )
+
+
+def _host_attention(plan: EnginePlan, device: Device, max_rows: int) -> HostAttention:
+    """Return attention with lengths of the host. Until the first batch, all rows are padding."""
+    book = TaskBook(device, HostLists({COMMITTED: max_rows}), TaskOrder(plan.task_order))
+    return HostAttention(device, book, plan.pages_per_request * plan.page_size)
 
 
 def _zero_planned(buffers: StepBuffers) -> None:
@@ -150,14 +171,19 @@ def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]
     Returns:
         float32 [len(ids), H], before the final norm.
     """
-    return prefill_rows(core, ids, chunk_rows(core, len(ids), start, pages))
+    return prefill_rows(core, ids, start, chunk_rows(core, len(ids), start, pages))
 
 
 @torch.inference_mode()
-def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Tensor:
+def prefill_rows(core: EngineCore, ids: list[int], start: int, rows: ChunkRows) -> torch.Tensor:
     """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`."""
     ids_R = torch.tensor(ids, device=core.device.torch_device)
-    return core.target.forward(ids_R, *rows, core.cache)
+    return core.target.forward(ids_R, *rows, core.cache, chunk_attention(core, start + len(ids)))
+
+
+def chunk_attention(core: EngineCore, length: int) -> ForwardAttention | None:
+    """Return the attention of an eager forward whose last row is at position `length` - 1."""
+    return None if core.attention is None else core.attention.over(length)
 
 
 def chunk_rows(core: EngineCore, count: int, start: int, pages: list[int]) -> ChunkRows:

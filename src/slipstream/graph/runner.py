@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.stats import GraphStats
+from slipstream.graph.tasks import TaskBook
 from slipstream.trace import NullRecorder, Recorder, Slice, names
 
 #: Runs one phase in one shape, over the static buffers of that shape.
@@ -30,6 +32,7 @@ class GraphRunner:
         check: compare static addresses at every replay, not at the first one only.
         recorder: takes a slice a phase.
         observe: is told the time of each captured shape in nanoseconds.
+        tasks: of the graphs, where ops take numbers from the host.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class GraphRunner:
         check: bool = False,
         recorder: Recorder | None = None,
         observe: Callable[[BatchDescriptor, int], None] | None = None,
+        tasks: TaskBook | None = None,
     ) -> None:
         self.device = device
         self.dispatcher = dispatcher
@@ -51,6 +55,7 @@ class GraphRunner:
         self._graphs: dict[BatchDescriptor, Graph] = {}
         self._unchecked: set[BatchDescriptor] = set()
         self._check = check
+        self._tasks = tasks
 
     def capture(self, widths: dict[str, tuple[int, ...]], stream: Stream) -> None:
         """Capture every phase at every bucket and width, largest first; a warm-up run comes before each.
@@ -71,26 +76,30 @@ class GraphRunner:
     def _capture_one(self, key: BatchDescriptor, stream: Stream) -> None:
         started = time.perf_counter_ns()
         function = self._phases[key.phase]
-        with stream, torch.inference_mode():
+        with stream, torch.inference_mode(), self._tasks.warm_up() if self._tasks else nullcontext():
             function(key)
         graph = self.device.graph(str(key))
-        graph.capture(lambda: function(key), stream)
+        with self._tasks.capture(key, graph) if self._tasks else nullcontext():
+            graph.capture(lambda: function(key), stream)
         self._graphs[key] = graph
         self._unchecked.add(key)
         self.stats.captures += 1
         captured = time.perf_counter_ns()
         self.stats.capture_ns += captured - started
         with stream:
-            cost_ns = self._cost_ns(graph)
+            cost_ns = self._cost_ns(key, graph)
         self._observe(key, cost_ns)
 
-    def _cost_ns(self, graph: Graph) -> int:
+    def _replay(self, key: BatchDescriptor, graph: Graph, *, again: bool = False) -> Any:
+        return graph.replay() if self._tasks is None else self._tasks.replay(key, graph, again=again)
+
+    def _cost_ns(self, key: BatchDescriptor, graph: Graph) -> int:
         """Return the best of three replays: the shape's cost before the first request needs it."""
         times = []
         self.device.synchronize()
         for _ in range(3):
             started = time.perf_counter_ns()
-            graph.replay()
+            self._replay(key, graph, again=True)
             self.device.synchronize()
             times.append(time.perf_counter_ns() - started)
         return min(times)
@@ -108,7 +117,7 @@ class GraphRunner:
                 if self._check or key in self._unchecked:
                     graph.check_addresses()
                     self._unchecked.discard(key)
-                result = graph.replay()
+                result = self._replay(key, graph)
             else:
                 with torch.inference_mode():
                     result = self._phases[key.phase](key)
