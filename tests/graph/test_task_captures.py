@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,23 +80,36 @@ def streams_used(machine: Machine) -> int:
     return machine.streams_used
 
 
-@pytest.mark.parametrize("by_device", [True, False], ids=["device", "python"])
-def test_a_failure_at_any_command_leaves_the_runner_usable(by_device: bool) -> None:
+slow = pytest.mark.slow
+EVERY = range(len(CAPTURE))
+
+
+@pytest.mark.parametrize(
+    ("calls", "by_device"),
+    [
+        pytest.param((0, 3, 10), True, id="some-device"),
+        pytest.param((2, 9), False, id="some-python"),
+        pytest.param(EVERY, True, id="every-device", marks=slow),
+        pytest.param(EVERY, False, id="every-python", marks=slow),
+    ],
+)
+def test_a_failure_at_a_command_leaves_the_runner_usable(calls: Sequence[int], by_device: bool) -> None:
     with soft.installed(Seeded(1)) as machine:
         healthy = Layers()
         layers = Doubling(device=healthy.device)
         healthy.capture()
         streams = streams_used(machine)
-        for at, call in enumerate(CAPTURE):
+        for at in calls:
+            call = CAPTURE[at]
             with refused(machine, at, by_device) as made:
-                if by_device:
+                try:
                     layers.capture()
                     [reason] = layers.runner.dispatcher._failed.values()
                     assert "graph 'verify 2x1' could not be captured: " in reason
-                    assert f"call {at}" in reason
-                else:
-                    with pytest.raises(ValueError, match=f"call {at}$"):
-                        layers.capture()
+                except ValueError as error:  # no capture was broken by it: the phase's own
+                    assert not by_device
+                    reason = str(error)
+                assert f"call {at}" in reason
             assert made[at] == call
             assert layers.device.current_stream().name == "default"
             assert layers.runner.graphs == layers.book.tasks == {}
