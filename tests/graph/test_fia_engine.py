@@ -1,4 +1,4 @@
-"""The engine with attention that takes lengths from the host, on the software NPU: the CPU's tokens, no finding."""
+"""The engine with attention that takes lengths from the host, on the software NPU: the CPU's tokens, clean."""
 
 from __future__ import annotations
 
@@ -47,9 +47,15 @@ def check(case: RoundCase, order: int | None) -> None:
     assert run.tokens == reference_tokens(case)
 
 
-@pytest.mark.parametrize("order", [None, 1, 3], ids=["program", "starved", "priorities"])
+slow = pytest.mark.slow
+
+#: A seed's temperament is the rest of its division by five.
+ORDERS = [None, 3, *(pytest.param(seed, marks=slow) for seed in range(4, 20))]
+
+
 @pytest.mark.parametrize("draft", ["none", "ngram", "nextn"])
 class TestTokens:
+    @pytest.mark.parametrize("order", ORDERS)
     def test_are_those_of_the_cpu(
         self, draft: str, order: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
