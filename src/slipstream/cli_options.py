@@ -26,6 +26,7 @@ class EngineOptions:
         graph: full captures draft, verify and extend; none runs everything eagerly.
         buckets: Captured request slots, as 1,2,4,8.
         check: Poison stale rows and compare static addresses at every replay.
+        task_order: With attention fia, what a replay issues first: replay_first or update_first (Ascend's ENPU).
         device: Where it runs.
         attention: paged (lengths on the device), fia (npu only: lengths from the host, as tasks of graphs), auto.
         kv_dtype: keys and values: f32, f16 (half the memory), or auto.
@@ -46,6 +47,7 @@ class EngineOptions:
     graph: str = "full"
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
     check: bool = False
+    task_order: str = "replay_first"
     device: str = "cpu"
     attention: str = "auto"
     kv_dtype: str = "auto"
@@ -66,7 +68,7 @@ class EngineOptions:
         """
         return EngineConfig(
             spec=SpecConfig(self.draft, self.num_steps, self.head),
-            graph=GraphConfig(self.graph, numbers("buckets", self.buckets), self.check),
+            graph=GraphConfig(self.graph, numbers("buckets", self.buckets), self.check, self.task_order),
             dtype=self.dtype,
             device=self.device,
             attention=self.attention,
