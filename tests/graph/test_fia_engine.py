@@ -11,12 +11,13 @@ import pytest
 from slipstream.check.rounds import RoundCase, reference_tokens, run_round
 from slipstream.config import EngineConfig, GraphConfig, SpecConfig
 from slipstream.device.caps import Caps
+from slipstream.device.npu import NpuGraph
 from slipstream.device.soft.machine import Seeded
 from slipstream.engine import core, drafting
 from slipstream.engine.engine import Engine
 from slipstream.errors import ReplayError, UsageError
 from slipstream.graph.host_lists import HostLists
-from slipstream.graph.tasks import TaskBook
+from slipstream.graph.tasks import GraphTasks, TaskBook
 from slipstream.plan import ModelShape, resolve
 from tests.engines import verify_always
 from tests.speculative.test_auto import AnyRound
@@ -88,8 +89,30 @@ class TestOtherRoutes:
         check(replace(THREE, draft="auto"), 1)
         assert {choice.head for choice, _ in chooser.chosen} == {True, False}
 
+    def test_a_phase_that_cannot_be_captured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It runs eagerly from then on, with the host's lengths, beside the graphs of the others."""
+
+        def refuses(graph: NpuGraph, issue: Any, stream: Any) -> Any:
+            if graph.name.startswith("draft"):
+                raise RuntimeError("207008")
+            return task(graph, issue, stream)
+
+        task = NpuGraph.task
+        monkeypatch.setattr(NpuGraph, "task", refuses)
+        check(replace(THREE, num_steps=3), None)
+
     def test_in_checking_mode(self) -> None:
         check(replace(THREE, check=True), 1)
+
+
+@slow
+@pytest.mark.parametrize("order", [None, *range(10)])
+def test_the_engine_s_rounds_need_no_wait_before_a_refresh(
+    order: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has read the tokens of the round before. docs/check.md says so; graphs further ahead do need it."""
+    monkeypatch.setattr(GraphTasks, "_wait_for_last_replay", lambda tasks: None)
+    check(THREE, order)
 
 
 class TestTasks:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from slipstream.device.api import HostOp
-from slipstream.device.npu import NpuTask
+from slipstream.device.npu import NpuGraph, NpuTask
 from slipstream.device.soft.machine import Machine
 from slipstream.errors import CaptureError, PlanAccessError, ReplayError
 from slipstream.graph.descriptor import BatchDescriptor
@@ -163,6 +163,27 @@ class TestShortLists:
             layers.run([3, 4])
         layers.device.synchronize()
         assert "hang" not in any_order.finish().kinds()
+
+    def test_a_replay_that_the_device_refuses(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Behind an update its gates stand open, and the next opening would be lost."""
+
+        def refuses(graph: NpuGraph) -> None:
+            raise RuntimeError("507011")
+
+        for order in TaskOrder:
+            layers = captured(order=order)
+            with monkeypatch.context() as patch:
+                patch.setattr(NpuGraph, "replay_with_tasks", refuses)
+                with pytest.raises(RuntimeError, match="507011"):
+                    layers.run([3, 4])
+            if order is TaskOrder.UPDATE_FIRST:
+                with pytest.raises(ReplayError, match=r"its gates are open.*507011.*; capture it again"):
+                    layers.run([3, 4])
+                layers.capture()
+            assert layers.read(layers.run([3, 4])) == means([3, 4])
+        assert machine.finish().clean
 
 
 class TestOtherOrder:

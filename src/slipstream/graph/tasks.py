@@ -14,6 +14,9 @@ event; the host never does. The gates do the rest, whichever of the two is issue
 
 At each replay the tasks captured, updated and opened are compared. What is missing or too much raises at once and
 names graph and op.
+
+Where ops read such numbers on the device, as on the CPU, these are static inputs like all others: nothing comes by
+here.
 """
 
 from __future__ import annotations
