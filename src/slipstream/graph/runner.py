@@ -90,8 +90,8 @@ class GraphRunner:
             cost_ns = self._cost_ns(key, graph)
         self._observe(key, cost_ns)
 
-    def _replay(self, key: BatchDescriptor, graph: Graph, *, again: bool = False) -> Any:
-        return graph.replay() if self._tasks is None else self._tasks.replay(key, graph, again=again)
+    def _replay(self, key: BatchDescriptor, graph: Graph) -> Any:
+        return graph.replay() if self._tasks is None else self._tasks.replay(key, graph)
 
     def _cost_ns(self, key: BatchDescriptor, graph: Graph) -> int:
         """Return the best of three replays: the shape's cost before the first request needs it."""
@@ -99,7 +99,9 @@ class GraphRunner:
         self.device.synchronize()
         for _ in range(3):
             started = time.perf_counter_ns()
-            self._replay(key, graph, again=True)
+            if self._tasks is not None:
+                self._tasks.lists.hold()
+            self._replay(key, graph)
             self.device.synchronize()
             times.append(time.perf_counter_ns() - started)
         return min(times)

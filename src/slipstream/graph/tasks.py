@@ -160,18 +160,15 @@ class GraphTasks:
 
     # --- replay ------------------------------------------------------------------------------------------
 
-    def replay(self, *, again: bool = False) -> object:
+    def replay(self) -> object:
         """Replay the graph on the current stream with the lists' numbers as they are now, and return its results.
-
-        Args:
-            again: whether the lists may be those of the last replay.
 
         Raises:
             ReplayError: the lists are old or out of range: nothing was issued. Or a task was not refreshed:
                 the graph has run all the same, with old numbers, so that nothing waits for it for ever.
         """
         started = time.perf_counter_ns()
-        values = self.plan(again=again)
+        values = self.plan()
         planned = time.perf_counter_ns()
         self._compare(self.replays)
         main = self._device.current_stream()
@@ -192,7 +189,7 @@ class GraphTasks:
         self._compare(self.replays)
         return result
 
-    def plan(self, *, again: bool = False) -> list[list[int]]:
+    def plan(self) -> list[list[int]]:
         """Return each task's numbers for the next replay; no call of the device.
 
         Raises:
@@ -202,7 +199,7 @@ class GraphTasks:
             raise ReplayError(
                 f"graph {self.graph.name!r} cannot be replayed: {self._broken}; capture it again."
             )
-        if self._lists.version == self._seen and not again:
+        if self._lists.version == self._seen:
             raise ReplayError(
                 f"graph {self.graph.name!r}: no host list was written since its last replay, so task "
                 f"{self._slots[0].name!r} would run with old numbers. Write the lists for every round."
@@ -349,7 +346,7 @@ class TaskBook:
         tasks = self._tasks.get(key)
         return tasks if tasks else None
 
-    def replay(self, key: BatchDescriptor, graph: Graph, *, again: bool = False) -> object:
+    def replay(self, key: BatchDescriptor, graph: Graph) -> object:
         """Replay a graph, with its tasks refreshed if it has any.
 
         Raises:
@@ -363,7 +360,7 @@ class TaskBook:
                 f"the tasks of {key} belong to graph {tasks.graph.name!r} captured before {graph.name!r}; capture "
                 "inside TaskBook.capture."
             )
-        return tasks.replay(again=again)
+        return tasks.replay()
 
     def drop(self, key: BatchDescriptor) -> None:
         """Forget the tasks of a graph that is given up."""
