@@ -58,10 +58,15 @@ class Fleet:
         graph: str = "full",
         buckets: tuple[int, ...] = (1, 2, 4, 8),
         check: bool = False,
+        mixed_sizes: tuple[int, ...] | None = None,
+        extend_graph: str = "on",
         **options: Any,
     ) -> EngineConfig:
         options = {"threads": self.threads, "max_model_len": self.max_len} | options
-        spec, graphs = SpecConfig(draft, num_steps, head), GraphConfig(graph, buckets, check)
+        spec, graphs = (
+            SpecConfig(draft, num_steps, head),
+            GraphConfig(graph, buckets, check, mixed_sizes, extend_graph),
+        )
         return EngineConfig(dtype=dtype, spec=spec, graph=graphs, **options)
 
     def loaded(self, dtype: str = "f32", kernels: str = "auto") -> LoadedModel:

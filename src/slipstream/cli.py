@@ -61,6 +61,7 @@ def run(
     raw: bool = False,
     compare: bool = True,
     trace: Path = DEFAULT_TRACE,
+    graph_metrics: str = "none",
     json: bool = False,
     sampling: SamplingOptions = _SAMPLING,
     engine: EngineOptions = _ENGINE,
@@ -74,12 +75,14 @@ def run(
         raw: Continue the prompt as it stands, without the chat template.
         compare: Decode the same prompt plainly afterwards, for the comparison.
         trace: Where the trace goes, Chrome JSON for Perfetto (.gz compresses).
+        graph_metrics: What graphs did, at the end: table (vLLM's, of padding), prometheus, or none.
         json: Print one JSON document instead of text and tables.
         sampling: How tokens are chosen.
         engine: How it runs.
     """
-    from slipstream.bench.session import RunOrder, run_session
+    from slipstream.bench.session import RunOrder, check_metrics, run_session
 
+    check_metrics(graph_metrics)
     order = RunOrder(
         model, prompt, system, raw, compare, trace, engine.config(), sampling.params(), quiet=json
     )
@@ -87,7 +90,7 @@ def run(
     if json:
         _print_json(report.data())
     else:
-        report.show()
+        report.show(graph_metrics)
     return INTERRUPTED if report.interrupted else 0
 
 

@@ -23,8 +23,11 @@ class EngineOptions:
         num_steps: Tokens drafted a round, 1 to 16; with auto at most so many.
         head: File with the NextN head's weights; by default the one that ships for the model.
         dtype: Weights: f32, bf16, q4, or auto by the file.
-        graph: full captures draft, verify and extend; none runs everything eagerly.
+        graph: full, piecewise (split at attention), full_and_piecewise (prompts in pieces), full_decode_only,
+            or none.
         buckets: Captured request slots, as 1,2,4,8.
+        mixed_sizes: Captured rows of prompts' chunks where these run in pieces, as 32,64,128,256.
+        extend_graph: Whether the extend phase has graphs: on, off, or auto where they save time.
         check: Poison stale rows and compare static addresses at every replay.
         task_order: With attention fia, what a replay issues first: replay_first or update_first (Ascend's ENPU).
         device: Where it runs.
@@ -46,6 +49,8 @@ class EngineOptions:
     dtype: str = "auto"
     graph: str = "full"
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
+    mixed_sizes: str | None = None
+    extend_graph: str = "auto"
     check: bool = False
     task_order: str = "replay_first"
     device: str = "cpu"
@@ -68,7 +73,14 @@ class EngineOptions:
         """
         return EngineConfig(
             spec=SpecConfig(self.draft, self.num_steps, self.head),
-            graph=GraphConfig(self.graph, numbers("buckets", self.buckets), self.check, self.task_order),
+            graph=GraphConfig(
+                self.graph,
+                numbers("buckets", self.buckets),
+                self.check,
+                None if self.mixed_sizes is None else numbers("mixed-sizes", self.mixed_sizes),
+                self.extend_graph,
+                self.task_order,
+            ),
             dtype=self.dtype,
             device=self.device,
             attention=self.attention,
@@ -91,7 +103,7 @@ class ForwardOptions:
 
     Attributes:
         dtype: Weights: f32, bf16, q4, or auto by the file.
-        graph: full replays captured graphs; none runs eagerly.
+        graph: full replays captured graphs, piecewise those between attention; none runs eagerly.
         device: Where it runs.
         kernels: native (C), torch, or auto.
         page_size: Tokens a KV page.

@@ -14,7 +14,8 @@ DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu", "npu")
 ATTENTIONS = ("auto", "paged", "fia")
 TASK_ORDERS = ("replay_first", "update_first")
-GRAPH_MODES = ("full", "none")
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+SWITCHES = ("auto", "on", "off")
 KERNELS = ("auto", "native", "torch")
 KV_DTYPES = ("auto", "f32", "f16")
 
@@ -48,8 +49,12 @@ class GraphConfig:
     """Static graphs.
 
     Attributes:
-        mode: "full" captures draft, verify and extend; "none" runs everything eagerly.
+        mode: what is captured: "full" draft, verify and extend, each as a whole; "piecewise" the pieces between
+            their attention, and those of prompts' chunks; "full_and_piecewise" rounds whole and chunks in pieces;
+            "full_decode_only" rounds only; "none" runs everything eagerly.
         buckets: captured request slots, ascending.
+        mixed_sizes: captured rows of prompts' chunks, ascending; None takes eighths of `prefill_chunk`.
+        extend: whether the extend phase has graphs: "on", "off", or "auto" where they save time.
         check: poison stale and padded rows, and compare static addresses at every replay.
         task_order: what is issued first at a replay of a graph with tasks: "replay_first", or "update_first" (for
             Ascend's ENPU).
@@ -58,6 +63,8 @@ class GraphConfig:
     mode: str = "full"
     buckets: tuple[int, ...] = DEFAULT_BUCKETS
     check: bool = False
+    mixed_sizes: tuple[int, ...] | None = None
+    extend: str = "auto"
     task_order: str = "replay_first"
 
 

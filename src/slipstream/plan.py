@@ -18,6 +18,7 @@ from slipstream.config import (
     KERNELS,
     KV_DTYPES,
     MAX_NUM_STEPS,
+    SWITCHES,
     TASK_ORDERS,
     EngineConfig,
     SamplingParams,
@@ -88,6 +89,8 @@ class EnginePlan:
 
     Attributes:
         width: rows a request in verify and extend: num_steps + 1, or 1 for plain decoding.
+        mixed_sizes: captured rows of prompts' chunks; none where these run eagerly.
+        extend_graph: whether the extend phase has graphs: "on", "off", or "auto" where they save time.
         pages_per_request: pages of a page table's row.
         decisions: how each setting came about.
     """
@@ -104,6 +107,8 @@ class EnginePlan:
     width: int
     graph_mode: GraphMode
     buckets: tuple[int, ...]
+    mixed_sizes: tuple[int, ...]
+    extend_graph: str
     check: bool
     task_order: str
     max_requests: int
@@ -161,9 +166,10 @@ def resolve(
     draft, head = _draft(config, shape, sampling, ledger)
     width = 1 if draft == "none" else config.spec.num_steps + 1
     ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
-    graph_mode = GraphMode(config.graph.mode)
-    ledger.settle("graph", config.graph.mode, graph_mode.value, "as asked")
+    graph_mode = _graph_mode(config, attention, ledger)
     buckets = _buckets(config, graph_mode, ledger)
+    mixed_sizes = _mixed_sizes(config, graph_mode, ledger)
+    extend_graph = _extend_graph(config, graph_mode, draft, head, ledger)
     length = _model_len(config, shape, ledger)
     pages_per_request = pages_for(_round_up(length + width, 64), config.page_size)
     num_pages = config.num_pages or config.max_requests * pages_per_request
@@ -185,6 +191,8 @@ def resolve(
         width=width,
         graph_mode=graph_mode,
         buckets=buckets,
+        mixed_sizes=mixed_sizes,
+        extend_graph=extend_graph,
         check=config.graph.check,
         task_order=config.graph.task_order,
         max_requests=config.max_requests,
@@ -213,6 +221,7 @@ def check_config(config: EngineConfig) -> None:
         ("attention", config.attention, ATTENTIONS),
         ("graph mode", config.graph.mode, GRAPH_MODES),
         ("task order", config.graph.task_order, TASK_ORDERS),
+        ("extend-graph setting", config.graph.extend, SWITCHES),
         ("kernels", config.kernels, KERNELS),
     ):
         if name not in known:
@@ -244,6 +253,12 @@ def check_config(config: EngineConfig) -> None:
             f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn or --draft auto."
         )
     check_buckets(config.graph.buckets)
+    sizes = config.graph.mixed_sizes
+    if sizes is not None and (not sizes or min(sizes) < 1 or max(sizes) > config.prefill_chunk):
+        raise UsageError(
+            f"mixed-sizes {_list(sizes) or 'none'} are not possible: a chunk of a prompt has 1 to "
+            f"{config.prefill_chunk} rows (--prefill-chunk). Leave them out for eighths of that."
+        )
 
 
 def check_sampling(sampling: SamplingParams) -> None:
@@ -359,6 +374,15 @@ def _draft(
     return asked, head
 
 
+def _graph_mode(config: EngineConfig, attention: str, ledger: _Ledger) -> GraphMode:
+    mode, why = GraphMode(config.graph.mode), "as asked"
+    if attention == "fia" and mode.has_piecewise:
+        mode = GraphMode.FULL_DECODE_ONLY if mode.has_full else GraphMode.NONE
+        why = "attention fia is captured with its lengths as tasks, and cannot stand between pieces"
+    ledger.settle("graph", config.graph.mode, mode.value, why)
+    return mode
+
+
 def _buckets(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[int, ...]:
     asked = check_buckets(config.graph.buckets)
     if mode is GraphMode.NONE:
@@ -375,6 +399,39 @@ def _buckets(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[in
         why += f"; {buckets[-1] + 1} to {config.max_requests} requests run eagerly"
     ledger.settle("buckets", _list(asked), _list(buckets), why)
     return buckets
+
+
+def _mixed_sizes(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[int, ...]:
+    """Settle which chunks of prompts are captured."""
+    asked, chunk = config.graph.mixed_sizes, config.prefill_chunk
+    if mode.mixed is GraphMode.PIECEWISE:
+        if asked is not None:
+            sizes, why = tuple(sorted(set(asked))), "as asked"
+        else:
+            sizes = tuple(sorted({-(-chunk * part // 8) for part in range(1, 9)}))
+            why = f"eighths of the largest chunk, {chunk} rows: the padding of a chunk is below an eighth of that"
+        if sizes[-1] < chunk:
+            why += f"; chunks of more than {sizes[-1]} rows run eagerly"
+        ledger.settle("mixed_sizes", _list(asked) if asked else None, _list(sizes), why)
+        return sizes
+    if asked is not None:
+        why = f"{mode.value} captures no chunks of prompts; piecewise and full_and_piecewise do"
+        ledger.settle("mixed_sizes", _list(asked), "none", why)
+    return ()
+
+
+def _extend_graph(
+    config: EngineConfig, mode: GraphMode, draft: str, head: str | None, ledger: _Ledger
+) -> str:
+    """Settle whether the extend phase is captured; what "auto" comes to, captures measure."""
+    asked = config.graph.extend
+    if mode is GraphMode.NONE or (draft != "nextn" and head is None):
+        return "off"
+    why = "as asked"
+    if asked == "auto":
+        why = "captured, and kept where a replay is measured to be faster than the eager phase"
+    ledger.settle("extend_graph", asked, asked, why)
+    return asked
 
 
 def _model_len(config: EngineConfig, shape: ModelShape, ledger: _Ledger) -> int:

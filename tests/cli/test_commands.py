@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from tests.model.tiny import write_tiny_gguf
 Capture = pytest.CaptureFixture[str]
 
 ENGINE_OPTIONS = (
-    "draft num-steps head dtype graph buckets check device kernels kv-dtype max-requests max-model-len page-size "
-    "num-pages prefill-chunk threads seed"
+    "draft num-steps head dtype graph buckets mixed-sizes extend-graph check device kernels kv-dtype max-requests "
+    "max-model-len page-size num-pages prefill-chunk threads seed"
 )
 OPTIONS = {
-    "run": "model prompt system raw compare trace json max-tokens temperature top-k top-p stop "
+    "run": "model prompt system raw compare trace graph-metrics json max-tokens temperature top-k top-p stop "
     + ENGINE_OPTIONS,
     "bench decode": "model max-tokens repeats batch eager json " + ENGINE_OPTIONS,
     "bench forward": "model rows context prefill repeats json dtype graph device kernels page-size "
@@ -116,13 +117,34 @@ class TestRun:
         }
         assert {"what", "asked", "got", "why"} == {*data["decisions"][0]}
 
+    def test_graph_metrics_are_vllms_table_or_prometheus(
+        self, capsys: Capture, tiny: Fleet, tmp_path: Path
+    ) -> None:
+        pieces = ("--graph", "full_and_piecewise", "--prefill-chunk", "16", "--no-compare")
+        out, _ = run(capsys, tiny, tmp_path, *pieces, "--graph-metrics", "table", draft="none")
+        assert "- Mode: FULL_AND_PIECEWISE\n- Capture sizes: [1, 2, 4, 6, 8, 10, 12, 14, 16]" in out
+        assert re.search(r"^\| 1 +\| 1 +\| 0 +\| FULL +\| 11 +\|$", out, re.M)
+        assert "prefill: replay" in out
+        out, _ = run(capsys, tiny, tmp_path, *pieces, "--graph-metrics", "prometheus", draft="none")
+        assert 'slipstream_graph_padding_total{unpadded="1",padded="1",mode="FULL"} 11' in out
+        data = run_json(capsys, tiny, tmp_path, *pieces, draft="none")
+        assert data["graphs"]["mode"] == "full_and_piecewise"
+        assert [1, 1, 0, "FULL", 11] in data["graphs"]["padding"]
+        assert "verify 8x1" in data["graphs"]["never_replayed"]
+
+    def test_metrics_that_there_are_not_are_refused(
+        self, capsys: Capture, tiny: Fleet, tmp_path: Path
+    ) -> None:
+        assert main(["run", str(tiny.path), "--prompt", "x", "--graph-metrics", "tabel"]) == 2
+        assert "Did you mean 'table'?" in capsys.readouterr().err
+
     def test_every_drafter_and_route_gives_the_same_tokens(
         self, capsys: Capture, tiny: Fleet, tmp_path: Path
     ) -> None:
         runs = [
             run_json(capsys, tiny, tmp_path, "--no-compare", "--graph", graph, draft=draft)
             for draft in ("none", "ngram", "nextn")
-            for graph in ("full", "none")
+            for graph in ("full", "piecewise", "none")
         ]
         assert len({tuple(data["token_ids"]) for data in runs}) == 1
         assert {row["route"] for row in runs[-1]["phases"]} == {"eager"}

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from slipstream.device.api import Device, PagedQuery
+from slipstream.device.api import Device, Graph, PagedQuery
 from slipstream.device.registry import open_device
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.host_lists import COMMITTED, HostLists, Source, TaskOrder
 from slipstream.graph.modes import GraphMode, Route
+from slipstream.graph.reasons import Reason
 from slipstream.graph.runner import GraphRunner
 from slipstream.graph.tasks import GraphTasks, TaskBook
 
@@ -70,8 +71,8 @@ class Layers:
         return [
             self.book.call(
                 f"layer {layer}",
-                Source(COMMITTED, key.num_reqs, layer // self.layers_a_step + 1, LONGEST),
-                self.device.paged_attention(self.attention(key.num_reqs)),
+                Source(COMMITTED, key.slots, layer // self.layers_a_step + 1, LONGEST),
+                self.device.paged_attention(self.attention(key.slots)),
             )
             for layer in range(self.layers)
         ]
@@ -80,9 +81,10 @@ class Layers:
         self.runner.capture({"verify": (width,)}, self.main)
 
     def tasks(self, bucket: int = 2, width: int = 1) -> GraphTasks:
-        found = self.book.of(BatchDescriptor("verify", bucket, width))
-        assert found is not None
-        return found
+        return self.runner.tasks[BatchDescriptor("verify", bucket, width)]
+
+    def graph(self, bucket: int = 2, width: int = 1) -> Graph:
+        return self.tasks(bucket, width).graph
 
     def run(
         self, committed: Sequence[int], bucket: int = 2, width: int = 1, route: Route = Route.REPLAY
@@ -94,7 +96,9 @@ class Layers:
     def again(self, bucket: int = 2, width: int = 1, route: Route = Route.REPLAY) -> list[torch.Tensor]:
         """Replay without a word of the lengths."""
         key = BatchDescriptor("verify", bucket, width)
-        outs: list[torch.Tensor] = self.runner.run(Dispatch(route, key, ""), bucket, self.main)
+        mode = GraphMode.FULL if route is Route.REPLAY else GraphMode.NONE
+        dispatch = Dispatch(mode, route, key, key, "", Reason.CAPTURED, bucket, key.rows)
+        outs: list[torch.Tensor] = self.runner.run(dispatch, bucket, self.main)
         return outs
 
     def read(self, outs: Sequence[torch.Tensor]) -> list[list[float]]:

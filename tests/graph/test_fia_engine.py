@@ -17,7 +17,8 @@ from slipstream.engine import core, drafting
 from slipstream.engine.engine import Engine
 from slipstream.errors import ReplayError, UsageError
 from slipstream.graph.host_lists import HostLists
-from slipstream.graph.tasks import GraphTasks, TaskBook
+from slipstream.graph.runner import GraphRunner
+from slipstream.graph.tasks import GraphTasks
 from slipstream.plan import ModelShape, resolve
 from tests.engines import verify_always
 from tests.speculative.test_auto import AnyRound
@@ -29,16 +30,16 @@ TWO_PAGES = replace(THREE, prompts=(124, 131), answers=(9, 4), bucket=2, positio
 
 
 @pytest.fixture
-def books(monkeypatch: pytest.MonkeyPatch) -> list[TaskBook]:
-    """The books of the engines that are built."""
-    made: list[TaskBook] = []
+def runners(monkeypatch: pytest.MonkeyPatch) -> list[GraphRunner]:
+    """The runners of the engines that are built."""
+    made: list[GraphRunner] = []
 
-    class Kept(TaskBook):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+    class Kept(GraphRunner):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             made.append(self)
 
-    monkeypatch.setattr(core, "TaskBook", Kept)
+    monkeypatch.setattr(core, "GraphRunner", Kept)
     return made
 
 
@@ -116,21 +117,22 @@ def test_the_engine_s_rounds_need_no_wait_before_a_refresh(
 
 
 class TestTasks:
-    def test_of_each_phase(self, books: list[TaskBook]) -> None:
+    def test_of_each_phase(self, runners: list[GraphRunner]) -> None:
         """The draft graph holds a forward less than there are steps: candidate 1 comes from the round before."""
         check(replace(THREE, num_steps=4), None)
-        [book] = books
-        assert {str(key): tasks.names for key, tasks in book.tasks.items()} == {
+        runner = runners[0]  # the other one is that of the CPU's tokens
+        assert {str(key): tasks.names for key, tasks in runner.tasks.items()} == {
             "verify 3x5": ["layer 0"],
             "extend 3x5": ["layer 0"],
             "draft 3x4": ["step 0 layer 0", "step 1 layer 0", "step 2 layer 0"],
         }
-        for tasks in book.tasks.values():
+        for tasks in runner.tasks.values():
             assert tasks.stats.refreshes == tasks.replays > 3
 
-    def test_paged_attention_has_none(self, books: list[TaskBook]) -> None:
+    def test_paged_attention_has_none(self, runners: list[GraphRunner]) -> None:
         check(replace(THREE, attention="paged"), None)
-        assert books == []
+        runner = runners[0]  # the other one is that of the CPU's tokens
+        assert runner.tasks == {}
 
 
 class TestWrongLengths:
@@ -175,6 +177,21 @@ class TestPlan:
         assert (plan.attention, plan.kv_dtype) == ("paged", "f32")
         [decision] = [decision for decision in plan.decisions if decision.what == "attention"]
         assert "replays need no updates" in decision.why
+
+    @pytest.mark.parametrize(
+        ("asked", "got"),
+        [
+            ("full", "full"),
+            ("full_decode_only", "full_decode_only"),
+            ("full_and_piecewise", "full_decode_only"),
+            ("piecewise", "none"),
+        ],
+    )
+    def test_fia_stands_between_no_pieces(self, asked: str, got: str) -> None:
+        plan = self.plan(attention="fia", page_size=128, graph=GraphConfig(asked))
+        assert plan.graph_mode.value == got
+        [decision] = [decision for decision in plan.decisions if decision.what == "graph"]
+        assert ("between pieces" in decision.why) == (asked != got)
 
     def test_fia_reads_float16_and_large_pages(self) -> None:
         plan = self.plan(attention="fia", page_size=128)

@@ -51,7 +51,7 @@ class TestCapture:
     def test_every_bucket_and_width_is_warmed_up_then_captured_largest_first(self) -> None:
         small = Small()
         small.runner.capture({"verify": (2, 1)}, small.main)
-        shapes = [BatchDescriptor("verify", b, w) for w in (2, 1) for b in (4, 1)]
+        shapes = [BatchDescriptor("verify", b, w) for b, w in ((4, 2), (4, 1), (1, 2), (1, 1))]
         assert small.calls == [shape for shape in shapes for _ in range(2)]
         assert set(small.runner.graphs) == set(shapes)
         assert small.observed == shapes
@@ -200,7 +200,7 @@ class TestStats:
         for phase in ("draft", "verify", "verify"):
             dispatch = dispatcher.dispatch(phase, 2, 1)
             assert dispatch.route is Route.EAGER
-            stats.count(dispatch, 2, 5)
+            stats.count(dispatch, 5)
         reason = "graphs are off (--graph none)"
         assert stats.eager_reasons == {f"draft: {reason}": 1, f"verify: {reason}": 2}
         assert stats.phase_ns == 15

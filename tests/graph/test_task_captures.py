@@ -112,12 +112,12 @@ def test_a_failure_at_a_command_leaves_the_runner_usable(calls: Sequence[int], b
                 assert f"call {at}" in reason
             assert made[at] == call
             assert layers.device.current_stream().name == "default"
-            assert layers.runner.graphs == layers.book.tasks == {}
+            assert layers.runner.graphs == layers.runner.tasks == {}
             assert layers.read(layers.run([at, 5], route=Route.EAGER)) == doubled([at, 5])
             assert healthy.read(healthy.run([5, at])) == means([5, at])
             assert streams_used(machine) == streams
         with refused(machine, 10_000, by_device) as made:
-            layers.capture()
+            layers.runner.retry()
         assert made[: len(CAPTURE)] == CAPTURE
         assert layers.tasks().names == ["layer 0", "layer 1"]
         for committed in ([3, 4], [9, 5]):
@@ -126,12 +126,13 @@ def test_a_failure_at_a_command_leaves_the_runner_usable(calls: Sequence[int], b
         assert report.clean, str(report)
 
 
-def test_a_capture_that_fails_leaves_the_graph_before_it_as_it_was(machine: Machine) -> None:
-    layers = Layers()
+def test_a_capture_that_fails_leaves_the_graphs_before_it_as_they_were(machine: Machine) -> None:
+    layers = Layers(buckets=(2, 4))
     layers.capture()
-    former, tasks = layers.runner.graphs[KEY], layers.tasks()
+    former = layers.runner.graphs
     with refused(machine, 3, by_device=True):
-        layers.capture()
-    assert layers.runner.graphs[KEY] is former
-    assert layers.tasks() is tasks
+        layers.capture(2)
+    assert layers.runner.graphs == former
     assert layers.read(layers.run([3, 4])) == means([3, 4])
+    layers.runner.retry()
+    assert layers.read(layers.run([3, 4], width=2)) == means([3, 4])

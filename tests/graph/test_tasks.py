@@ -194,7 +194,7 @@ class TestAccounting:
         assert tasks.stats.refreshes == tasks.replays == 4
         assert tasks.stats.plan_ns > 0
         assert tasks.stats.issue_ns > 0
-        assert set(layers.book.tasks) == {BatchDescriptor("verify", 2, 1)}
+        assert set(layers.runner.tasks) == {BatchDescriptor("verify", 2, 1)}
 
     def test_on_the_cpu_there_is_nothing_to_update(self) -> None:
         """Lengths are tensors there, which a replay reads; an op with numbers of the host has no place."""

@@ -22,6 +22,7 @@ from slipstream.bench.workloads import Prompt, decode_prompts
 from slipstream.config import EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
 from slipstream.errors import UsageError
+from slipstream.graph.stats_text import graph_records
 from slipstream.llm import LoadedModel, build_engine, chat_ids, complete, load_model, model_shape, plan_for
 from slipstream.plan import EnginePlan, resolve
 
@@ -198,6 +199,10 @@ def _record(
         "read_gb_s": bandwidth,
         "by_prompt": _by_prompt(plain, spec),
         "rounds": _breakdowns(loaded, plan, series),
+        "graph_mode": plan.graph_mode.value,
+        "extend_graph": _extend_graph(spec),
+        "graphs": graph_records(stats.graphs),
+        "never_replayed": [str(key) for _, key in stats.graphs.never_replayed()],
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
     }
     if "eager" in series:
@@ -230,6 +235,12 @@ def _routes(plain: Series, spec: Series) -> dict[str, Any]:
         "eager_reasons": dict(reasons),
         "padded_rows": sum(each.padded_rows for each in graphs),
     }
+
+
+def _extend_graph(spec: Series) -> dict[str, Any] | None:
+    """Return what the extend graphs cost and save, None where there are none to switch."""
+    saving = spec.engine.core.extend_saving
+    return None if saving is None else {"why": saving.why, **saving.data()}
 
 
 def _breakdowns(
@@ -275,6 +286,8 @@ def decode_details(record: dict[str, Any]) -> list[Table | str]:
     lines = [f"{kind}: {reading(data, bandwidth)}" for kind, data in record["rounds"].items()]
     kinds = ", ".join(f"{count} {kind}" for kind, count in record["rounds_by_kind"].items())
     heads += f"; spec rounds: {kinds}"
+    if record["extend_graph"]:
+        lines.append(f"extend graph, {record['extend_graph']['asked']}: {record['extend_graph']['why']}")
     if record["by_num_steps"]:
         lines.append(advice_text(record["by_num_steps"], record["batch"]))
     return [breakdown_table(record["rounds"]), heads, *lines]

@@ -11,16 +11,19 @@ from typing import Any
 from slipstream.bench.tables import (
     acceptance,
     console,
+    graph_data,
     kernel_ms,
     kernel_shares,
     phase_rows,
+    prefill_routes,
     round_table,
     speed,
 )
 from slipstream.config import EngineConfig, SamplingParams, SpecConfig
 from slipstream.engine.engine import Engine
 from slipstream.engine.stats import EngineStats
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, UnknownNameError
+from slipstream.graph.stats_text import captured_rows, padding_table, prometheus
 from slipstream.llm import (
     LoadedModel,
     build_engine,
@@ -33,6 +36,9 @@ from slipstream.llm import (
 )
 from slipstream.plan import EnginePlan, resolve
 from slipstream.trace import Recorder, write_chrome
+
+#: What `--graph-metrics` prints.
+METRICS = ("none", "table", "prometheus")
 
 #: Decisions that make a run slower than it could be: said after every run, not by `plan` only.
 _DOWNGRADES = (("draft", "none"), ("kernels", "torch"))
@@ -105,13 +111,14 @@ class RunReport:
             "host_share": stats.host_share,
             "phases": phase_rows(stats),
             "kernel_ms": kernel_ms(self.kernel_ns),
+            "graphs": graph_data(self.plan, self.stats),
             "decisions": self.plan.decisions,
             "trace": str(self.trace) if self.trace else None,
             "trace_error": self.trace_error,
         }
 
-    def show(self) -> None:
-        """Print the tables."""
+    def show(self, graph_metrics: str = "none") -> None:
+        """Print the tables; `graph_metrics` is one of `METRICS`."""
         out, stats = console(), self.stats
         out.print()
         out.print(
@@ -134,7 +141,8 @@ class RunReport:
         if self.kernel_ns:
             out.print(f"inside the replays: {kernel_shares(self.kernel_ns)}")
         prefill_ms = stats.prefill_ns / 1e6
-        out.print(f"prefill: eager, {stats.prompt_tokens} rows, {prefill_ms:.0f} ms (it is not captured)")
+        routes = prefill_routes(stats)
+        out.print(f"prefill: {routes}; {stats.prompt_tokens} rows, {prefill_ms:.0f} ms")
         for decision in self.plan.decisions:
             if (decision.what, decision.got) in _DOWNGRADES and decision.asked != decision.got:
                 out.print(f"{decision.what}: asked {decision.asked}, got {decision.got}: {decision.why}")
@@ -142,6 +150,20 @@ class RunReport:
             out.print(f"trace: {self.trace} (open it in Perfetto, ui.perfetto.dev)")
         if self.trace_error is not None:
             out.print(f"no trace: {self.trace_error}")
+        if graph_metrics == "table":
+            print("\n" + padding_table(stats.graphs, self.plan.graph_mode, captured_rows(stats.graphs)))
+        elif graph_metrics == "prometheus":
+            print("\n" + prometheus(stats.graphs))
+
+
+def check_metrics(name: str) -> None:
+    """Check what `--graph-metrics` was given.
+
+    Raises:
+        UnknownNameError: it is none of `METRICS`.
+    """
+    if name not in METRICS:
+        raise UnknownNameError("graph metrics", name, METRICS)
 
 
 def run_session(order: RunOrder) -> RunReport:

@@ -8,7 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from slipstream.engine.stats import EngineStats
-from slipstream.plan import Decision
+from slipstream.graph.dispatch import MIXED
+from slipstream.graph.modes import Route
+from slipstream.graph.stats_text import graph_records, padding_counts
+from slipstream.plan import Decision, EnginePlan
 
 
 def phase_rows(stats: EngineStats) -> list[dict[str, Any]]:
@@ -61,6 +64,36 @@ def round_table(stats: EngineStats) -> Table:
     what = "plans, accept, schedule, publish"
     table.add_row("host", "", what, "", "", "", "", "", "", f"{host_ms:.0f}", f"{stats.host_share:.1%}")
     return table
+
+
+def prefill_routes(stats: EngineStats) -> str:
+    """Return how chunks of prompts ran, and why where they ran eagerly, for people."""
+    chunks = [(dispatch, count) for dispatch, count in stats.graphs.runs() if dispatch.shape.phase in MIXED]
+    parts = []
+    replays = sum(count for dispatch, count in chunks if dispatch.route is Route.REPLAY)
+    if replays:
+        padded = sum(dispatch.padded_rows * count for dispatch, count in chunks)
+        parts.append(f"replay, {replays} chunks in pieces, {padded} padded rows")
+    for reason in dict.fromkeys(d.reason for d, _ in chunks if d.route is Route.EAGER):
+        parts.append(f"eager ({reason})")
+    return ", ".join(parts) or "none"
+
+
+def graph_data(plan: EnginePlan, stats: EngineStats) -> dict[str, Any]:
+    """Return everything of the graphs as plain data."""
+    graphs = stats.graphs
+    return {
+        "mode": plan.graph_mode.value,
+        "captures": graphs.captures,
+        "capture_ms": graphs.capture_ns / 1e6,
+        "padding": padding_counts(graphs),
+        "eager": [
+            {"phase": phase, "kind": kind.value, "count": count}
+            for (phase, kind), count in graphs.eager_kinds().items()
+        ],
+        "never_replayed": [str(key) for _, key in graphs.never_replayed()],
+        "graphs": graph_records(graphs),
+    }
 
 
 def speed(stats: EngineStats) -> float:

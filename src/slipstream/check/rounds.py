@@ -41,7 +41,7 @@ class RoundCase:
         prompts: tokens of each request's prompt.
         answers: tokens of each request's answer.
         draft: the drafter.
-        graph: "full" or "none".
+        graph: the graph mode, as "full".
         num_steps: drafts a round.
         bucket: captured request slots, and requests that decode together; a batch of fewer is padded.
         dtype: of the weights, "f32" or "bf16".
@@ -172,7 +172,7 @@ def _decode(device: Device, case: RoundCase, settled: list[Step]) -> None:
 def _engine(device: Device, case: RoundCase) -> Engine:
     config = EngineConfig(
         spec=SpecConfig(case.draft, case.num_steps),
-        graph=GraphConfig(case.graph, (case.bucket,), case.check, case.task_order),
+        graph=GraphConfig(case.graph, (case.bucket,), case.check, task_order=case.task_order),
         dtype=case.dtype,
         device=device.name,
         attention=case.attention,

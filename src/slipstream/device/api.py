@@ -12,7 +12,7 @@ A device that cannot do something says so in `caps`; nothing above this file ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,20 @@ import torch
 
 from slipstream.device.caps import Caps
 from slipstream.errors import CaptureError, DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Memory that crosses pieces of one function.
+
+    Attributes:
+        tensor: one that lies in it, from its start or not.
+        first, last: the piece that makes it, and the last that reads it, counted with what runs between pieces.
+    """
+
+    tensor: torch.Tensor
+    first: int
+    last: int
 
 
 class Event(ABC):
@@ -195,6 +209,54 @@ class Graph(ABC):
         """
 
     @abstractmethod
+    def begin(self, stream: Stream) -> None:
+        """Begin to capture what `stream` is given: a piece of a longer function.
+
+        Between `begin` and `end` nothing else may be captured, and the current streams stay as they are.
+
+        Raises:
+            CaptureError: something was captured before, or a capture is under way.
+        """
+
+    @abstractmethod
+    def end(self, error: BaseException | None = None) -> bool:
+        """End the piece, and return whether anything was captured.
+
+        Args:
+            error: what broke the piece; then nothing is kept, and the graph is as new.
+
+        Raises:
+            CaptureError: the device refuses what was captured.
+        """
+
+    @abstractmethod
+    def seal(self, readers: Iterable[torch.Tensor]) -> None:
+        """Make the piece ready for `replay`, which then returns nothing.
+
+        Args:
+            readers: tensors that are read outside of it. Those that it makes stay where they are, and each replay
+                fills them.
+        """
+
+    @abstractmethod
+    def inputs(self) -> list[torch.Tensor]:
+        """Return the tensors that the captured work reads and does not make; after `end`."""
+
+    def made(self) -> list[torch.Tensor]:
+        """Return the tensors that the captured work makes, where these can be moved; between `end` and `seal`."""
+        return []
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Bytes that only this graph holds: its results and, where memory is not shared, all it computes in."""
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that the captured work ran on; 0 where the device cannot tell."""
+        return 0
+
+    @abstractmethod
     def check_addresses(self) -> None:
         """Compare the static inputs' addresses with those at capture.
 
@@ -279,3 +341,26 @@ class Device(ABC):
     @abstractmethod
     def memory_bytes(self) -> int:
         """Return the most memory that the device's work has held so far, in bytes."""
+
+    def share(
+        self, spans: Sequence[Span], graphs: Sequence[Graph], outside: Iterable[torch.Tensor]
+    ) -> frozenset[int]:
+        """Let memory that crosses pieces be shared, by spans that do not meet and by all graphs; before `seal`.
+
+        Args:
+            spans: the memory.
+            graphs: the pieces.
+            outside: other tensors that may lie in it.
+
+        Returns:
+            Addresses of storages that are shared now; none where captured work cannot be moved.
+        """
+        return frozenset()
+
+    @abstractmethod
+    def pool_bytes(self) -> int:
+        """Return the memory that graphs share for what they compute in, in bytes."""
+
+    @abstractmethod
+    def drop_pool(self) -> None:
+        """Let go of that memory; to be called when the graphs are gone."""

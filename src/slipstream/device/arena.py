@@ -19,12 +19,12 @@ import torch
 from slipstream.errors import DeviceError
 from slipstream.native.node import Node
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 
 
 @dataclass(slots=True)
-class _Buffer:
-    """One storage that the capture allocated."""
+class Buffer:
+    """One storage that a capture allocated, its first and its last use, and its place in an arena."""
 
     address: int
     nbytes: int
@@ -46,10 +46,10 @@ class ArenaPool:
             DeviceError: the system has no more memory.
         """
         for arena in self._arenas:
-            if arena.nbytes >= nbytes + _ALIGNMENT:
+            if arena.nbytes >= nbytes + ALIGNMENT:
                 return arena
         try:
-            arena = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+            arena = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8)
         except (MemoryError, RuntimeError) as error:  # torch raises the second
             raise DeviceError(
                 f"the intermediate results of a graph are {nbytes / 1e6:.0f} MB, which this machine cannot "
@@ -57,6 +57,10 @@ class ArenaPool:
             ) from error
         self._arenas.append(arena)
         return arena
+
+    def clear(self) -> None:
+        """Forget the arenas; a graph that is still there keeps its own."""
+        self._arenas.clear()
 
     @property
     def nbytes(self) -> int:
@@ -82,29 +86,39 @@ def move_to_arena(
     buffers = [b for address, b in sorted(_storages(made).items()) if address not in staying]
     _plan(nodes, buffers)
     arena = pool.take(max((b.offset + b.nbytes for b in buffers), default=0))
-    base = -(-arena.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-    for node in nodes:
-        _move(node, buffers, base)
+    base = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
+    redirect(nodes, buffers, base)
     return arena
 
 
-def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, _Buffer]:
+def redirect(nodes: Iterable[Node], buffers: list[Buffer], base: int) -> None:
+    """Change the nodes' addresses to the buffers' places behind `base`. `buffers` ascend by address."""
+    for node in nodes:
+        _move(node, buffers, base)
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, Buffer]:
     found = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = _Buffer(storage.data_ptr(), storage.nbytes())
+        found[storage.data_ptr()] = Buffer(storage.data_ptr(), storage.nbytes())
     return found
 
 
-def _plan(nodes: Sequence[Node], buffers: list[_Buffer]) -> None:
-    """Give each buffer its place in the arena: the lowest that is free from its first to its last use."""
+def _plan(nodes: Sequence[Node], buffers: list[Buffer]) -> None:
+    """Find each buffer's first and last use, and give it its place in the arena."""
     for moment, node in zip(_moments(nodes), nodes, strict=True):
         for pointer in node.p:
             buffer = _find(buffers, pointer)
             if buffer is not None:
                 buffer.first = moment if buffer.first < 0 else buffer.first
                 buffer.last = moment
-    placed: list[_Buffer] = []
+    assign_offsets(buffers)
+
+
+def assign_offsets(buffers: Iterable[Buffer]) -> None:
+    """Give each buffer the lowest place that is free from its first to its last use."""
+    placed: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda b: b.first):
         taken = sorted(
             (other.offset, other.offset + other.nbytes)
@@ -115,7 +129,7 @@ def _plan(nodes: Sequence[Node], buffers: list[_Buffer]) -> None:
         for begin, end in taken:
             if offset + buffer.nbytes <= begin:
                 break
-            offset = max(offset, -(-end // _ALIGNMENT) * _ALIGNMENT)
+            offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
         buffer.offset = offset
         placed.append(buffer)
 
@@ -129,7 +143,7 @@ def _moments(nodes: Sequence[Node]) -> list[int]:
     return moments
 
 
-def _find(buffers: list[_Buffer], pointer: int | None) -> _Buffer | None:
+def _find(buffers: list[Buffer], pointer: int | None) -> Buffer | None:
     if not pointer:
         return None
     index = bisect_right(buffers, pointer, key=lambda b: b.address) - 1
@@ -138,7 +152,7 @@ def _find(buffers: list[_Buffer], pointer: int | None) -> _Buffer | None:
     return None
 
 
-def _move(node: Node, buffers: list[_Buffer], base: int) -> None:
+def _move(node: Node, buffers: list[Buffer], base: int) -> None:
     for position, pointer in enumerate(node.p):
         buffer = _find(buffers, pointer)
         if buffer is not None and pointer is not None:

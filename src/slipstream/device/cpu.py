@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from slipstream.device.api import Device, Event, Gate, Graph, Stream
+from slipstream.config import GRAPH_MODES
+from slipstream.device.api import Device, Event, Gate, Graph, Span, Stream
 from slipstream.device.arena import ArenaPool
 from slipstream.device.caps import Caps
+from slipstream.device.crossing import Relocation
 from slipstream.device.native_replay import NativeReplay, native_replay
 from slipstream.device.tape import Node, Tape, active_tape, recording
 from slipstream.errors import CaptureError, HangError, ReplayError, UnknownNameError
@@ -117,6 +120,10 @@ class CpuGraph(Graph):
         self._tape: Tape | None = None
         self._replay: Callable[[], Any] | None = None
         self._addresses: list[tuple[str, torch.Tensor, int]] = []
+        self._inputs: list[torch.Tensor] = []
+        self._open: ExitStack | None = None
+        self._memory_bytes = 0
+        self._shared = 0
 
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         if self._replay is not None:
@@ -130,8 +137,75 @@ class CpuGraph(Graph):
         self._replay = native or tape.compile()
         self._tape = tape
         self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
+        self._inputs = [tensor for _, tensor, _ in self._addresses]
+        self._note_memory(tape, result)
         tape.release()
         return result
+
+    def begin(self, stream: Stream) -> None:
+        if self._tape is not None:
+            raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
+        self._tape = Tape(self.name, stream.name, lambda: self._device.current_stream().name)
+        self._open = ExitStack()
+        for context in (stream, torch.inference_mode(), recording(self._tape)):
+            self._open.enter_context(context)
+
+    def end(self, error: BaseException | None = None) -> bool:
+        tape, self._tape = self._tape, None
+        if self._open is None or tape is None:
+            raise CaptureError(f"graph {self.name!r}: a piece ends that did not begin.")
+        self._open.close()
+        self._open = None
+        if error is None:
+            self._tape = tape
+            self._inputs = [tensor for _, tensor in tape.static_inputs()]
+        return bool(tape.nodes)
+
+    def seal(self, readers: Iterable[torch.Tensor]) -> None:
+        tape = self._tape
+        if tape is None or self._replay is not None:
+            raise CaptureError(f"graph {self.name!r} has no piece to seal.")
+        wanted = list(readers)
+        # All that shares memory with what is read outside stays; of what is read, the tape's own is filled.
+        made = tape.made(wanted)
+        tape.finish(made)
+        native = native_replay(tape, wanted, self._device.arenas, self._device.branches)
+        walk = tape.compile()
+        self._replay = native or (lambda: _fill(made, walk()))
+        self._addresses = [(where, tensor, tensor.data_ptr()) for where, tensor in tape.static_inputs()]
+        self._note_memory(tape, wanted)
+        tape.release()
+
+    def inputs(self) -> list[torch.Tensor]:
+        return self._inputs
+
+    def made(self) -> list[torch.Tensor]:
+        return self._tape.tensors if self._tape is not None else []
+
+    def relocate(self, relocation: Relocation) -> None:
+        """Let a piece that is not sealed work where its memory moved to."""
+        assert self._tape is not None
+        natives = [node.lowered.nodes for node in self._tape.nodes if node.lowered is not None]
+        relocation.redirect([native for nodes in natives for native in nodes])
+        relocation.move(self._tape.tensors)
+        self._shared = relocation.storage.data_ptr()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory_bytes
+
+    @property
+    def num_streams(self) -> int:
+        return len({node.stream for node in self._tape.nodes}) if self._tape is not None else 0
+
+    def _note_memory(self, tape: Tape, results: Any) -> None:
+        """Count what the tape made and keeps: results, and what lies in no shared arena."""
+        native = isinstance(self._replay, NativeReplay)
+        kept = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tape.kept(results, native)
+        }
+        kept.pop(self._shared, None)
+        self._memory_bytes = sum(kept.values())
 
     def replay(self) -> Any:
         if self._replay is None:
@@ -201,6 +275,7 @@ class CpuDevice(Device):
         self.torch_device = torch.device("cpu")
         self.caps = cpu_caps()
         self.arenas = ArenaPool()
+        self.crossings = ArenaPool()
         self._current: list[CpuStream] = [CpuStream(self, "default")]
 
     def stream(self, name: str) -> Stream:
@@ -223,6 +298,33 @@ class CpuDevice(Device):
 
     def memory_bytes(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def share(
+        self, spans: Sequence[Span], graphs: Sequence[Graph], outside: Iterable[torch.Tensor]
+    ) -> frozenset[int]:
+        relocation = Relocation(spans, self.crossings)
+        for graph in graphs:
+            assert isinstance(graph, CpuGraph)
+            relocation.move(graph.inputs())
+        relocation.move(outside)
+        for graph in graphs:
+            assert isinstance(graph, CpuGraph)
+            graph.relocate(relocation)
+        return frozenset({relocation.storage.data_ptr()})
+
+    def pool_bytes(self) -> int:
+        return self.arenas.nbytes + self.crossings.nbytes
+
+    def drop_pool(self) -> None:
+        self.arenas.clear()
+        self.crossings.clear()
+
+
+def _fill(kept: list[torch.Tensor], fresh: list[torch.Tensor]) -> None:
+    """Put the results of a replay where those of the capture lie."""
+    for old, new in zip(kept, fresh, strict=True):
+        if new.data_ptr() != old.data_ptr():
+            old.copy_(new)
 
 
 def usable_cores() -> int:
@@ -257,7 +359,7 @@ def cpu_caps() -> Caps:
     return Caps(
         device="cpu",
         dtypes=("q4", "f32", "bf16"),
-        graph_modes=("full", "none"),
+        graph_modes=GRAPH_MODES,
         parallel_streams=False,
         row_invariant=("q4", "f32", "bf16"),
         default_threads=usable_cores(),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from slipstream.config import GRAPH_MODES
 from slipstream.device.api import Gate, HostOp, PagedQuery, Stream, Task
 from slipstream.device.caps import Caps
 from slipstream.device.npu_attention import FusedAttention, causal_mask
@@ -71,21 +72,21 @@ class NpuGraph(TorchGraph):
     def __init__(self, device: NpuDevice, name: str) -> None:
         super().__init__(device, name)
         self._module = device.module
-        self._open: list[NpuTask] | None = None  # those of the capture in progress
+        self._tasks: list[NpuTask] | None = None  # those of the capture in progress
         self._in_task = False
 
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         tasks: list[NpuTask] = []
-        self._open = tasks
+        self._tasks = tasks
         try:
             result = super().capture(function, stream)
         finally:
-            self._open, self._in_task = None, False
+            self._tasks, self._in_task = None, False
         self.num_tasks = len(tasks)
         return result
 
     def task(self, issue: Callable[[], None], stream: Stream) -> Task:
-        if self._open is None:
+        if self._tasks is None:
             raise CaptureError(f"graph {self.name!r} is not being captured, so it takes no task.")
         raw = raw_of(stream)
         self._module.graph_task_group_begin(raw)
@@ -93,8 +94,8 @@ class NpuGraph(TorchGraph):
         issue()
         self._in_task = False
         handle = self._module.graph_task_group_end(raw)
-        made = NpuTask(self._module, f"task {len(self._open) + 1} of graph {self.name!r}", handle)
-        self._open.append(made)
+        made = NpuTask(self._module, f"task {len(self._tasks) + 1} of graph {self.name!r}", handle)
+        self._tasks.append(made)
         return made
 
     def _look_at(self, op: Any) -> None:
@@ -126,7 +127,7 @@ class NpuDevice(TorchDevice):
             device="npu",
             # 4-bit products are made for CPUs here.
             dtypes=("f32", "bf16"),
-            graph_modes=("full", "none"),
+            graph_modes=GRAPH_MODES,
             parallel_streams=True,
             # Nobody has measured it; the CPU's kernels under the software NPU say nothing of a real one's.
             row_invariant=(),

@@ -12,7 +12,7 @@ register is dropped after its last use, so that the allocator hands the same war
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -194,6 +194,20 @@ class Tape:
             if register not in kept:
                 self.nodes[index].frees += (register,)
         self._known.clear()
+
+    def made(self, wanted: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those of `wanted` that the tape makes, each once; before `finish`."""
+        return list({id(t): t for t in wanted if id(t) in self._known}.values())
+
+    def kept(self, results: Any, native: bool) -> Iterator[torch.Tensor]:
+        """Yield what the tape made and a replay keeps: in a native one what lies in no arena; before `release`."""
+        given = {t.untyped_storage().data_ptr() for _, t in self.static_inputs()}
+        outside = {t.untyped_storage().data_ptr() for t in tensors_in(results)} - given
+        for node in self.nodes:
+            for register in node.outputs:
+                address = self.tensors[register].untyped_storage().data_ptr()
+                if address in outside or (node.callback and native and address not in given):
+                    yield self.tensors[register]
 
     def release(self) -> None:
         """Let go of the tensors of the capture: what replays the tape has what it needs."""

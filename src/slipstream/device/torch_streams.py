@@ -7,8 +7,8 @@ captured, and what its gates are. What neither module tells (a graph's nodes, ti
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -89,6 +89,8 @@ class TorchGraph(Graph):
         self._raw: Any = None
         self._result: Any = None
         self._inputs: list[tuple[str, torch.Tensor, int]] = []
+        self._open: tuple[Any, _StaticInputs, ExitStack] | None = None
+        self._memory_bytes = 0
 
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         if self._raw is not None:
@@ -97,11 +99,52 @@ class TorchGraph(Graph):
         try:
             # Entered outside: where the end of a broken capture raises, torch leaves its stream the current one.
             with stream, torch.inference_mode(), self._device.capturing(raw, stream), seen:
+                reserved = self._device.module.memory_reserved()
                 result = function()
         except RuntimeError as error:
             raise CaptureError(f"graph {self.name!r} could not be captured: {_first(error)}") from error
+        self._memory_bytes = self._device.module.memory_reserved() - reserved
         self._raw, self._result, self._inputs = raw, result, seen.addresses()
         return result
+
+    def begin(self, stream: Stream) -> None:
+        if self._raw is not None:
+            raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
+        raw, seen = self._device.new_graph(self.name), _StaticInputs(self._look_at)
+        contexts = ExitStack()
+        try:
+            for context in (stream, torch.inference_mode(), self._device.capturing(raw, stream), seen):
+                contexts.enter_context(context)
+        except RuntimeError as error:
+            contexts.close()
+            raise CaptureError(f"graph {self.name!r} could not be captured: {_first(error)}") from error
+        self._open = raw, seen, contexts
+        self._memory_bytes = -self._device.module.memory_reserved()
+
+    def end(self, error: BaseException | None = None) -> bool:
+        assert self._open is not None, "end without begin"
+        (raw, seen, contexts), self._open = self._open, None
+        try:
+            # What broke the piece is shown to the contexts, and goes on to whoever called.
+            contexts.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except RuntimeError as refused:
+            if error is not None:
+                return False  # the end of a broken capture raises once more
+            raise CaptureError(f"graph {self.name!r} could not be captured: {_first(refused)}") from refused
+        if error is None:
+            self._memory_bytes += self._device.module.memory_reserved()
+            self._raw, self._inputs = raw, seen.addresses()
+        return seen.busy
+
+    def seal(self, readers: Iterable[torch.Tensor]) -> None:
+        """Nothing to do: whoever reads a tensor holds it, and a replay writes where the capture did."""
+
+    def inputs(self) -> list[torch.Tensor]:
+        return [tensor for _, tensor, _ in self._inputs]
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory_bytes
 
     def replay(self) -> Any:
         if self.num_tasks:
@@ -198,6 +241,14 @@ class TorchDevice(Device):
     def memory_bytes(self) -> int:
         return int(self.module.max_memory_allocated())
 
+    def pool_bytes(self) -> int:
+        """Nothing: each graph has a pool of its own."""
+        return 0
+
+    def drop_pool(self) -> None:
+        """Give back to the device what the dropped graphs computed in."""
+        self.module.empty_cache()
+
 
 class _StaticInputs(TorchDispatchMode):
     """Sees the ops of a captured function, and the tensors that it reads from outside."""
@@ -208,10 +259,12 @@ class _StaticInputs(TorchDispatchMode):
         # Weak: what the graph is done with, its pool gives to the next tensor.
         self._made: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
         self._read: dict[int, tuple[str, torch.Tensor]] = {}
+        self.busy = False
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self.busy = True
         self._look_at(op)
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, torch.Tensor) and value not in self._made:

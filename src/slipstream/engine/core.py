@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +11,11 @@ import torch
 from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
-from slipstream.graph.dispatch import Dispatcher
+from slipstream.graph.dispatch import Dispatch, Dispatcher
 from slipstream.graph.host_lists import COMMITTED, HostLists, TaskOrder
+from slipstream.graph.modes import Route
 from slipstream.graph.runner import GraphRunner, PhaseFunction
+from slipstream.graph.switch import GraphSaving
 from slipstream.graph.tasks import TaskBook
 from slipstream.kv.cache import DTYPES, KvCache
 from slipstream.model.host_attention import HostAttention
@@ -20,7 +24,7 @@ from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
 from slipstream.plan import EnginePlan
-from slipstream.speculative.phases import draft_phase, extend_phase, verify_phase
+from slipstream.speculative.phases import draft_phase, extend_phase, prefill_phase, verify_phase
 from slipstream.speculative.plans import buffer_specs, draft_plan_for
 from slipstream.speculative.prices import PhaseCosts
 from slipstream.speculative.round import RoundParts
@@ -40,6 +44,7 @@ class EngineCore:
         round_parts: what rounds need.
         costs: measured time of each captured shape.
         attention: takes the contexts' lengths from the host; None where attention reads them on the device.
+        extend_saving: what the extend graphs cost and save; None where there is no extend, or no graph at all.
     """
 
     plan: EnginePlan
@@ -54,7 +59,8 @@ class EngineCore:
     round_parts: RoundParts
     costs: PhaseCosts
     recorder: Recorder
-    attention: HostAttention | None
+    attention: HostAttention | None = None
+    extend_saving: GraphSaving | None = None
 
 
 def use_kernels(plan: EnginePlan) -> None:
@@ -96,13 +102,14 @@ def _build_core(
     draft_cache = KvCache.make(1, *shape, apart=apart) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))
     attention = _host_attention(plan, device, max_rows) if apart else None
-    specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size)
+    chunk = max(plan.mixed_sizes, default=0)
+    specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size, chunk)
     buffers = StepBuffers(specs, place, check=plan.check)
-    # Until the first batch, all rows are padding.
-    buffers.host["slots"].fill_(plan.max_requests)
-    buffers.upload()
-
-    phases: dict[str, PhaseFunction] = {"verify": verify_phase(target, cache, buffers, attention)}
+    _make_safe(buffers, plan)
+    phases: dict[str, PhaseFunction] = {
+        "verify": verify_phase(target, cache, buffers, attention),
+        "prefill": prefill_phase(target, cache, buffers),
+    }
     widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers, attention)
@@ -111,7 +118,7 @@ def _build_core(
         widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
 
     costs = PhaseCosts()
-    dispatcher = Dispatcher(plan.graph_mode, plan.buckets)
+    dispatcher = Dispatcher(plan.graph_mode, plan.buckets, widths, plan.mixed_sizes)
     runner = GraphRunner(
         device,
         dispatcher,
@@ -122,9 +129,7 @@ def _build_core(
         tasks=None if attention is None else attention.book,
     )
     plan_stream = device.stream("plan")
-    if plan.check:
-        _zero_planned(buffers)
-    runner.capture(widths, main)
+    extend_saving = _capture(runner, plan, widths, main)
     parts = RoundParts(
         main=main,
         plan=plan_stream,
@@ -148,6 +153,7 @@ def _build_core(
         costs=costs,
         recorder=recorder,
         attention=attention,
+        extend_saving=extend_saving,
     )
 
 
@@ -157,11 +163,62 @@ def _host_attention(plan: EnginePlan, device: Device, max_rows: int) -> HostAtte
     return HostAttention(device, book, plan.pages_per_request * plan.page_size)
 
 
-def _zero_planned(buffers: StepBuffers) -> None:
-    """Give the captures safe inputs again, where the upload has poisoned them: token 0 of the scratch page."""
+def _capture(
+    runner: GraphRunner, plan: EnginePlan, widths: dict[str, tuple[int, ...]], main: Stream
+) -> GraphSaving | None:
+    """Capture the phases; return what the extend graphs cost and save, None where there is no extend."""
+    captured = dict(widths)
+    has_extend = captured.pop("extend", None) is not None
+    if not has_extend or not runner.dispatcher.decode_modes():
+        runner.capture(captured, main, mixed=("prefill",))
+        return None
+    if plan.extend_graph == "off":
+        saving = GraphSaving("extend", "off")
+        runner.dispatcher.disable("extend", saving.why)
+        runner.capture(captured, main, mixed=("prefill",))
+        return saving
+    runner.capture(widths, main, mixed=("prefill",))
+    saving = runner.saving("extend", plan.extend_graph)
+    if saving.shapes and not saving.kept:
+        runner.drop("extend", saving.why)
+    return saving
+
+
+def _make_safe(buffers: StepBuffers, plan: EnginePlan) -> None:
+    """Let all rows be padding, as captures need it: they run the phases, which write keys and values.
+
+    What the upload poisons in checking mode is zero again: token 0 at position 0 of the scratch page.
+    """
+    for name, mirror in buffers.host.items():
+        mirror.fill_(plan.max_requests if name == "slots" else 0)
+    buffers.upload()
     for name in buffers.names():
         if name not in buffers.host:
             buffers.view(name, buffers.rows(name)).zero_()
+
+
+def sleep(core: EngineCore) -> None:
+    """Drop the graphs and the memory that they compute in; requests go on, eagerly. Keys and values stay."""
+    core.runner.sleep()
+
+
+def wake(core: EngineCore) -> None:
+    """Capture again what `sleep` dropped; between two steps."""
+    _capture_again(core, core.runner.wake)
+
+
+def retry_captures(core: EngineCore) -> None:
+    """Try again what could not be captured, as after other programs gave memory back; between two steps."""
+    _capture_again(core, core.runner.retry)
+
+
+def _capture_again(core: EngineCore, capture: Callable[[], None]) -> None:
+    use_kernels(core.plan)
+    core.device.synchronize()  # the last upload reads the mirrors
+    with core.main, torch.inference_mode():
+        _make_safe(core.buffers, core.plan)
+        capture()
+    core.device.synchronize()
 
 
 @torch.inference_mode()
@@ -174,11 +231,34 @@ def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]
     return prefill_rows(core, ids, start, chunk_rows(core, len(ids), start, pages))
 
 
+def prefill_dispatch(core: EngineCore, count: int) -> Dispatch:
+    """Return the route of a chunk of `count` rows."""
+    return core.runner.dispatcher.dispatch_mixed("prefill", count)
+
+
 @torch.inference_mode()
 def prefill_rows(core: EngineCore, ids: list[int], start: int, rows: ChunkRows) -> torch.Tensor:
-    """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`."""
+    """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`.
+
+    Rows of a replay are valid until the next replay of a chunk.
+    """
     ids_R = torch.tensor(ids, device=core.device.torch_device)
-    return core.target.forward(ids_R, *rows, core.cache, chunk_attention(core, start + len(ids)))
+    dispatch = prefill_dispatch(core, len(ids))
+    if dispatch.route is Route.EAGER:
+        started = time.perf_counter_ns()
+        lengths = chunk_attention(core, start + len(ids))
+        eager_RH = core.target.forward(ids_R, *rows, core.cache, lengths)
+        core.runner.stats.count(dispatch, time.perf_counter_ns() - started)
+        return eager_RH
+    positions_R, slots_R, pages_BP = rows
+    for name, value_R in (("ids", ids_R), ("positions", positions_R), ("slots", slots_R)):
+        static_R = core.buffers.view(f"prefill.{name}", dispatch.shape.rows)
+        # Padding is token 0 at position 0 of the scratch page.
+        static_R.narrow(0, len(ids), dispatch.padded_rows).zero_()
+        static_R.narrow(0, 0, len(ids)).copy_(value_R)
+    core.buffers.view("prefill.pages", 1).copy_(pages_BP)
+    hidden_RH: torch.Tensor = core.runner.run(dispatch, 1, core.main)
+    return hidden_RH.narrow(0, 0, len(ids))
 
 
 def chunk_attention(core: EngineCore, length: int) -> ForwardAttention | None:

@@ -18,6 +18,7 @@ from slipstream.engine.core import (
     EngineCore,
     chunk_attention,
     chunk_rows,
+    prefill_dispatch,
     prefill_rows,
     use_kernels,
 )
@@ -28,15 +29,13 @@ from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
 from slipstream.errors import ReplayError
 from slipstream.graph.host_lists import COMMITTED
+from slipstream.graph.runner import trace_args
 from slipstream.plan import check_sampling
 from slipstream.speculative.keeper import Stance
 from slipstream.speculative.lag import HeadLag
 from slipstream.speculative.round import Batch, RoundResult, run_round
 from slipstream.speculative.state import RoundState
 from slipstream.trace import Slice, names
-
-#: Why a prefill runs eagerly: its rows differ from prompt to prompt.
-PREFILL_REASON = "prefill is not captured"
 
 #: Is handed the target's hidden rows as they come: (request id, position of the first row, rows). The rows,
 #: float32 [R, H] before the final norm, stand at consecutive positions whose tokens are settled, and are only good
@@ -198,21 +197,9 @@ class Engine:
         ended = time.perf_counter_ns()
         self.stats.prompt_tokens += end - start
         self.stats.prefill_ns += ended - started
-        core.recorder.add(
-            Slice(
-                names.MAIN,
-                names.PREFILL,
-                started,
-                ended - started,
-                {
-                    "route": "eager",
-                    "reason": PREFILL_REASON,
-                    "requests": 1,
-                    "rows": end - start,
-                    "padded_rows": 0,
-                },
-            )
-        )
+        if core.recorder.enabled:
+            args = trace_args(prefill_dispatch(core, end - start))
+            core.recorder.add(Slice(names.MAIN, names.PREFILL, started, ended - started, args))
         return outputs
 
     @torch.inference_mode()

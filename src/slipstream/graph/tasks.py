@@ -31,7 +31,6 @@ import torch
 
 from slipstream.device.api import Device, Event, Gate, Graph, HostOp, Stream, Task
 from slipstream.errors import CaptureError, DeviceError, ReplayError
-from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.host_lists import HostLists, Source, TaskOrder
 
 
@@ -278,7 +277,7 @@ class GraphTasks:
 
 
 class TaskBook:
-    """Whose tasks are whose: the tasks of all graphs of an engine, and the capture in progress.
+    """Where ops become tasks: of the graph that is being captured, which owns them; of no other, and in no list.
 
     Args:
         device: of the graphs.
@@ -291,7 +290,6 @@ class TaskBook:
         self.order = order
         self._device = device
         self._update = device.stream("update")
-        self._tasks: dict[BatchDescriptor, GraphTasks] = {}
         self._measuring = False
         self._workspace: torch.Tensor | None = None  # the largest one of the warm-up
         self._capturing: GraphTasks | None = None
@@ -322,8 +320,8 @@ class TaskBook:
             self._measuring = False
 
     @contextmanager
-    def capture(self, key: BatchDescriptor, graph: Graph) -> Iterator[None]:
-        """Make the ops inside, which `graph` captures, its tasks. After a failure it is as if nothing had been.
+    def capture(self, graph: Graph) -> Iterator[GraphTasks]:
+        """Make the ops inside, which `graph` captures, its tasks; yields these. After a failure nothing is left.
 
         Raises:
             CaptureError: another capture is in progress, or the graph holds tasks that are not these.
@@ -335,38 +333,7 @@ class TaskBook:
         tasks = GraphTasks(graph, self._device, self.lists, self._update, self.order, self._workspace)
         self._capturing = tasks
         try:
-            yield
+            yield tasks
             tasks.seal()
         finally:
             self._capturing, self._workspace = None, None
-        self._tasks[key] = tasks
-
-    def of(self, key: BatchDescriptor) -> GraphTasks | None:
-        """Return a graph's tasks; None where it has none."""
-        tasks = self._tasks.get(key)
-        return tasks if tasks else None
-
-    def replay(self, key: BatchDescriptor, graph: Graph) -> object:
-        """Replay a graph, with its tasks refreshed if it has any.
-
-        Raises:
-            ReplayError: as `GraphTasks.replay`; or the tasks of this shape are another graph's.
-        """
-        tasks = self.of(key)
-        if tasks is None:
-            return graph.replay()
-        if tasks.graph is not graph:
-            raise ReplayError(
-                f"the tasks of {key} belong to graph {tasks.graph.name!r} captured before {graph.name!r}; capture "
-                "inside TaskBook.capture."
-            )
-        return tasks.replay()
-
-    def drop(self, key: BatchDescriptor) -> None:
-        """Forget the tasks of a graph that is given up."""
-        self._tasks.pop(key, None)
-
-    @property
-    def tasks(self) -> dict[BatchDescriptor, GraphTasks]:
-        """The tasks of all graphs that have some."""
-        return {key: tasks for key, tasks in self._tasks.items() if tasks}

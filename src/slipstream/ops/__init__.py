@@ -21,7 +21,8 @@ from slipstream.ops.attention import (
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
 from slipstream.ops.packed import PackedQ4Matrix, PackedQ8Matrix
-from slipstream.ops.registry import node_group
+from slipstream.ops.printing import print_tensor
+from slipstream.ops.registry import Split, node_group, splitting
 from slipstream.ops.rounds import (
     accept_and_commit,
     draft_inputs,
@@ -53,6 +54,7 @@ __all__ = [
     "PackedQ8Matrix",
     "Q4Matrix",
     "Q8Matrix",
+    "Split",
     "accept_and_commit",
     "argmax",
     "attention_context",
@@ -68,6 +70,7 @@ __all__ = [
     "node_group",
     "paged_attention",
     "plan_rows",
+    "print_tensor",
     "put_drafts",
     "rms_norm",
     "rope_and_store",
@@ -75,6 +78,7 @@ __all__ = [
     "rope_rows",
     "select_rows",
     "slots_of",
+    "splitting",
     "stack_columns",
     "to_float",
     "top_share",

@@ -18,7 +18,7 @@ import torch
 
 from slipstream.native import library
 from slipstream.native.node import Kernel
-from slipstream.ops.registry import Native, Written, native_op, node, op
+from slipstream.ops.registry import Native, Split, Written, native_op, node, op
 
 #: Heads that the native attention kernel reads are whole vectors.
 _VECTOR = 8
@@ -241,3 +241,9 @@ def paged_attention(
     out = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=context_mask)
     out = out.view(num_requests, num_kv_heads, -1, group, head_dim).permute(0, 2, 1, 3, 4)
     return out.narrow(1, 0, width).reshape(num_rows, num_heads * head_dim)
+
+
+# Attention and what it alone reads run between the pieces of a graph, over the rows that a batch really has.
+paged_attention.split = Split(rows=("query_RQD", "positions_R"), requests=("pages_BP",))
+kv_index.split = Split(rows=("positions_R",), requests=("pages_BP",), fixed=False)
+whole_kv_index.split = Split(rows=("positions_R",), requests=("pages_BP",), fixed=False)

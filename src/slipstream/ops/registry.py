@@ -21,7 +21,9 @@ annotation `Written`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -43,6 +45,38 @@ Written = Annotated[torch.Tensor, "written"]
 OPS: dict[str, Op[Any, Any]] = {}
 
 _LIBRARY = torch.library.Library("slipstream", "FRAGMENT")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What the pieces of a graph leave out between them, and where the batch stands in its arguments.
+
+    Attributes:
+        rows: names of the arguments whose first dimension counts rows.
+        requests: names of those whose first dimension counts requests.
+        fixed: whether its result has the shape of its rows, so that pieces can read it in one place; else only
+            what stands between pieces may.
+    """
+
+    rows: tuple[str, ...]
+    requests: tuple[str, ...]
+    fixed: bool = True
+
+
+#: Takes the calls of ops that split graphs: (op, its arguments by name) -> result.
+Splitter = Callable[["Op[Any, Any]", dict[str, Any]], Any]
+
+_splitters: list[Splitter] = []
+
+
+@contextmanager
+def splitting(splitter: Splitter) -> Iterator[None]:
+    """Hand the ops that split graphs to `splitter` inside the block."""
+    _splitters.append(splitter)
+    try:
+        yield
+    finally:
+        _splitters.pop()
 
 
 class Native:
@@ -101,6 +135,7 @@ class Op(Generic[Params, Result]):
         definition: the op in plain torch.
         run: the op without the dispatcher: native where that is set and possible.
         fake: says the shapes and dtypes of results; the definition, unless that looks at values.
+        split: set where graphs captured in pieces are split at it.
     """
 
     def __init__(
@@ -112,6 +147,8 @@ class Op(Generic[Params, Result]):
         self.definition = bind(Native())
         self.run = bind(_Eager())
         self.fake = self.definition
+        self.split: Split | None = None
+        self._signature = inspect.signature(self.definition)
         self._bind = bind
         _LIBRARY.define(self.name + _schema(self.definition))
         _LIBRARY.impl(self.name, self.definition, "CompositeExplicitAutograd")
@@ -123,6 +160,10 @@ class Op(Generic[Params, Result]):
         own_ops[self.overload] = OPS[self.name] = self
 
     def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        if self.split is not None and _splitters:
+            bound = self._signature.bind(*args, **kwargs)
+            result: Result = _splitters[-1](self, bound.arguments)
+            return result
         return self.overload(*args, **kwargs)
 
     def direct(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:

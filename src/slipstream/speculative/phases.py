@@ -45,7 +45,8 @@ def verify_phase(
             buffers.view("verify.ids", key.rows),
             buffers.view("verify.positions", key.rows),
             buffers.view("verify.slots", key.rows),
-            buffers.view("pages", key.num_reqs),
+            # Pieces know no requests: whose rows these are, the attention between them is told.
+            buffers.view("pages", key.num_reqs or buffers.rows("pages")),
             cache,
             _full_width(attention, key),
         )
@@ -55,22 +56,38 @@ def verify_phase(
     return verify
 
 
+def prefill_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+    """Return the target's forward over a chunk of one prompt; its logits are nobody's but the last row's."""
+
+    def prefill(key: BatchDescriptor) -> torch.Tensor:
+        return target.forward(
+            buffers.view("prefill.ids", key.rows),
+            buffers.view("prefill.positions", key.rows),
+            buffers.view("prefill.slots", key.rows),
+            buffers.view("prefill.pages", 1),
+            cache,
+        )
+
+    return prefill
+
+
 def draft_phase(
     head: NextnHead, cache: KvCache, buffers: StepBuffers, attention: HostAttention | None = None
 ) -> PhaseFunction:
     """Return the whole roll-out of `width` drafts: candidate 1 is given, width - 1 forwards make the others."""
 
     def draft(key: BatchDescriptor) -> torch.Tensor:
-        pages_BP = buffers.view("pages", key.num_reqs)
-        ids_B = buffers.view("draft.ids", key.num_reqs)
-        hidden_BH = buffers.view("draft.hidden", key.num_reqs)
+        bucket = key.slots
+        pages_BP = buffers.view("pages", bucket)
+        ids_B = buffers.view("draft.ids", bucket)
+        hidden_BH = buffers.view("draft.hidden", bucket)
         candidates = [ids_B]
         for step in range(key.width - 1):
-            positions_B = buffers.view(f"draft.positions.{step}", key.num_reqs)
-            slots_B = buffers.view(f"draft.slots.{step}", key.num_reqs)
+            positions_B = buffers.view(f"draft.positions.{step}", bucket)
+            slots_B = buffers.view(f"draft.slots.{step}", bucket)
             lengths = None
             if attention is not None:
-                lengths = attention.behind(key.num_reqs, step + 1, f"step {step}")
+                lengths = attention.behind(bucket, step + 1, f"step {step}")
             hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache, lengths)
             ids_B = head.tokens(head.logits(hidden_BH))
             candidates.append(ids_B)
@@ -90,11 +107,11 @@ def extend_phase(
             buffers.view("extend.hidden", key.rows),
             buffers.view("extend.positions", key.rows),
             buffers.view("extend.slots", key.rows),
-            buffers.view("pages", key.num_reqs),
+            buffers.view("pages", key.slots),
             cache,
             _full_width(attention, key),
         )
-        last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.num_reqs))
+        last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.slots))
         logits_BN = head.logits(last_BH)
         return head.tokens(logits_BN), last_BH, ops.top_share(logits_BN)
 
@@ -102,4 +119,4 @@ def extend_phase(
 
 
 def _full_width(attention: HostAttention | None, key: BatchDescriptor) -> ForwardLengths | None:
-    return None if attention is None else attention.behind(key.num_reqs, key.width)
+    return None if attention is None else attention.behind(key.slots, key.width)

@@ -20,7 +20,9 @@ from slipstream.speculative.accept import Accepted
 from slipstream.speculative.planning import PlanContext, PlanFunction, plan_function
 
 
-def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_size: int) -> list[BufferSpec]:
+def buffer_specs(
+    max_rows: int, num_steps: int, pages_per_request: int, hidden_size: int, chunk_rows: int = 0
+) -> list[BufferSpec]:
     """Return the static inputs of all phases.
 
     Args:
@@ -28,7 +30,10 @@ def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_s
         num_steps: drafts a round, 0 for plain decoding.
         pages_per_request: pages of a page table's row.
         hidden_size: H.
+        chunk_rows: rows of the largest captured chunk of a prompt, 0 where none is.
     """
+    chunk = [BufferSpec(f"prefill.{what}", (chunk_rows,)) for what in ("ids", "positions", "slots")]
+    chunk.append(BufferSpec("prefill.pages", (1, pages_per_request)))
     rows = max_rows * (num_steps + 1)
     steps = [
         spec
@@ -55,6 +60,7 @@ def buffer_specs(max_rows: int, num_steps: int, pages_per_request: int, hidden_s
         BufferSpec("extend.slots", (rows,)),
         BufferSpec("extend.hidden", (rows, hidden_size), floating=True),
         BufferSpec("extend.rows", (max_rows,)),
+        *(chunk if chunk_rows else ()),
     ]
 
 

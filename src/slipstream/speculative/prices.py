@@ -64,7 +64,7 @@ class PhaseCosts:
     def time_ns(self, key: BatchDescriptor) -> float:
         """Return the time of a shape; where it was never measured, a guess from one that was."""
         measured = self._time_ns.get(key)
-        return measured if measured is not None else self._plain_ns(key.num_reqs) * _share(key)
+        return measured if measured is not None else self._plain_ns(key.slots) * _share(key)
 
     def _plain_ns(self, num_reqs: int) -> float:
         """Return the time of a plain round, from that of any verify of as many requests; 1 where there is none."""
@@ -234,7 +234,7 @@ class RoundTimes:
         """Return the kind of a round of this width, in which the head drafts or is kept up to date or neither."""
         known = self._kinds.get((width, draft, extend))
         if known is None:
-            bucket = self._dispatcher.dispatch("verify", self.count, width).key.num_reqs
+            bucket = self._dispatcher.dispatch("verify", self.count, width).bucket
             known = self._kinds[width, draft, extend] = RoundKind(bucket, width, draft and width > 1, extend)
         return known
 

@@ -105,7 +105,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     main, plan, runner, buffers = parts.main, parts.plan, parts.runner, parts.buffers
     num_requests, width = batch.num_requests, batch.width
     verify_as = runner.dispatcher.dispatch("verify", num_requests, width)
-    bucket = verify_as.key.num_reqs
+    bucket = verify_as.bucket
     shape = (buffers, state, bucket, parts.page_size)
     slots_B = buffers.view("slots", num_requests)
 

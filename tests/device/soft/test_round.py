@@ -37,7 +37,7 @@ class TestEngine:
     """The whole engine, on the software NPU and on the CPU."""
 
     @pytest.mark.parametrize("order", [None, 1, 3], ids=["program", "starved", "priorities"])
-    @pytest.mark.parametrize("graph", ["none", "full"])
+    @pytest.mark.parametrize("graph", ["none", "full", "piecewise"])
     @pytest.mark.parametrize("case", [ONE, THREE], ids=["one", "three"])
     @pytest.mark.parametrize("draft", ["none", "ngram", "nextn", "auto"])
     def test_it_gives_the_tokens_of_the_cpu(
@@ -62,6 +62,14 @@ class TestEngine:
     def test_a_request_that_samples_draws_the_same(self, draft: str) -> None:
         case = replace(THREE, draft=draft, temperature=0.8)
         run = run_round(Seeded(2), case)
+        assert run.report.clean, str(run.report)
+        assert run.tokens == reference_tokens(case)
+
+    @pytest.mark.parametrize("order", [None, 2, 5], ids=["program", "two", "five"])
+    def test_whole_rounds_and_chunks_of_prompts_in_pieces(self, order: int | None) -> None:
+        """A chunk's static inputs are written again for the next: in the stream's order, or too early."""
+        case = replace(THREE, prompts=(40, 4, 35), graph="full_and_piecewise")
+        run = run_round(None if order is None else Seeded(order), case)
         assert run.report.clean, str(run.report)
         assert run.tokens == reference_tokens(case)
 
