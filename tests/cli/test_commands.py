@@ -130,7 +130,7 @@ class TestRun:
         data = run_json(capsys, tiny, tmp_path, *pieces, draft="none")
         assert data["graphs"]["mode"] == "full_and_piecewise"
         assert [1, 1, 0, "FULL", 11] in data["graphs"]["padding"]
-        assert "verify 8x1" in data["graphs"]["never_replayed"]
+        assert "prefill 2 rows" in data["graphs"]["never_replayed"]
 
     def test_metrics_that_there_are_not_are_refused(
         self, capsys: Capture, tiny: Fleet, tmp_path: Path

@@ -114,6 +114,9 @@ class TestTheExtendSwitch:
         if asked == "off":
             reason = "extend: the extend graphs are off (--extend-graph off)"
             assert set(engine.stats.graphs.eager_reasons) == {reason}
+        elif asked == "on":
+            assert (saving.shapes, saving.why) == ((), "the extend graphs are on (--extend-graph on)")
+            assert min(saving.memory_bytes, saving.graphs) > 0
         else:
             [shape] = saving.shapes
             assert str(shape.shape) == "extend 4x4"

@@ -172,7 +172,8 @@ def _decode(device: Device, case: RoundCase, settled: list[Step]) -> None:
 def _engine(device: Device, case: RoundCase) -> Engine:
     config = EngineConfig(
         spec=SpecConfig(case.draft, case.num_steps),
-        graph=GraphConfig(case.graph, (case.bucket,), case.check, task_order=case.task_order),
+        # Not "auto": what the captures measure here is no device's time.
+        graph=GraphConfig(case.graph, (case.bucket,), case.check, extend="on", task_order=case.task_order),
         dtype=case.dtype,
         device=device.name,
         attention=case.attention,

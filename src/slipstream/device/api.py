@@ -209,10 +209,14 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Stream, pool_of: Graph | None = None) -> None:
         """Begin to capture what `stream` is given: a piece of a longer function.
 
         Between `begin` and `end` nothing else may be captured, and the current streams stay as they are.
+
+        Args:
+            stream: where the work goes.
+            pool_of: an earlier piece of the same function, to share memory with: pieces are replayed in order.
 
         Raises:
             CaptureError: something was captured before, or a capture is under way.

@@ -142,7 +142,7 @@ class CpuGraph(Graph):
         tape.release()
         return result
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Stream, pool_of: Graph | None = None) -> None:
         if self._tape is not None:
             raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
         self._tape = Tape(self.name, stream.name, lambda: self._device.current_stream().name)

@@ -152,8 +152,8 @@ class NpuDevice(TorchDevice):
     def new_graph(self, name: str) -> Any:
         return self.module.NPUGraph()
 
-    def capturing(self, raw: Any, stream: Stream) -> AbstractContextManager[Any]:
-        captured: AbstractContextManager[Any] = self.module.graph(raw, stream=raw_of(stream))
+    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
+        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
         return captured
 
 

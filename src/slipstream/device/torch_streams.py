@@ -107,13 +107,14 @@ class TorchGraph(Graph):
         self._raw, self._result, self._inputs = raw, result, seen.addresses()
         return result
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Stream, pool_of: Graph | None = None) -> None:
         if self._raw is not None:
             raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
         raw, seen = self._device.new_graph(self.name), _StaticInputs(self._look_at)
         contexts = ExitStack()
+        pool = pool_of._raw.pool() if isinstance(pool_of, TorchGraph) else None
         try:
-            for context in (stream, torch.inference_mode(), self._device.capturing(raw, stream), seen):
+            for context in (stream, torch.inference_mode(), self._device.capturing(raw, stream, pool), seen):
                 contexts.enter_context(context)
         except RuntimeError as error:
             contexts.close()
@@ -213,8 +214,8 @@ class TorchDevice(Device):
         """Return an empty graph of the module."""
 
     @abstractmethod
-    def capturing(self, raw: Any, stream: Stream) -> AbstractContextManager[Any]:
-        """Return the context in which work on `stream` is captured into the graph `raw`."""
+    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
+        """Return the context in which work on `stream` is captured into `raw`, in a memory pool or its own."""
 
     def new_stream(self, name: str) -> Any:
         """Return a new stream of the module."""

@@ -178,7 +178,7 @@ def _capture(
         runner.capture(captured, main, mixed=("prefill",))
         return saving
     runner.capture(widths, main, mixed=("prefill",))
-    saving = runner.saving("extend", plan.extend_graph)
+    saving = runner.saving("extend", plan.extend_graph, measure=plan.extend_graph == "auto")
     if saving.shapes and not saving.kept:
         runner.drop("extend", saving.why)
     return saving

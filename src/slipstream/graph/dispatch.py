@@ -114,6 +114,13 @@ class Dispatcher:
         self._disabled[phase] = reason
         self._known.clear()
 
+    def admit(self, widths: Mapping[str, Sequence[int]]) -> None:
+        """Note that phases are captured for more widths."""
+        if self._widths is not None:
+            for phase, more in widths.items():
+                self._widths[phase] = tuple(dict.fromkeys((*self._widths.get(phase, ()), *more)))
+            self._known.clear()
+
     def sleep(self, asleep: bool) -> None:
         """Note that all graphs were dropped, or captured again."""
         self._asleep = asleep

@@ -277,8 +277,9 @@ class _PieceRecorder:
         return PieceGraph(str(self._key), tuple(self._steps), result, self.own_bytes), result
 
     def _begin(self) -> None:
-        graph = self._device.graph(f"{self._key} piece {sum(isinstance(s, Graph) for s in self._steps)}")
-        graph.begin(self._stream)
+        pieces = [step for step in self._steps if isinstance(step, Graph)]
+        graph = self._device.graph(f"{self._key} piece {len(pieces)}")
+        graph.begin(self._stream, pieces[0] if pieces else None)
         self._open = graph
 
     def _end(self) -> None:

@@ -103,7 +103,8 @@ class GraphRunner:
         A warm-up run comes before each; of the chunks of prompts, which take as long as prefills, before the
         first.
 
-        What cannot be captured runs eagerly from then on, and says why; `retry` tries again.
+        What cannot be captured runs eagerly from then on, and says why; `retry` tries again. A later call captures
+        more.
 
         Args:
             widths: rows a request that each decode phase is captured for.
@@ -111,9 +112,11 @@ class GraphRunner:
             mixed: phases of mixed batches, captured at the dispatcher's sizes where its mode has pieces for them.
         """
         self._stream = stream
+        self.dispatcher.admit(widths)
         # Chunks of prompts first: smaller graphs then fit into the memory that theirs share.
-        self._jobs = [*self._mixed_jobs(mixed), *self._decode_jobs(widths)]
-        self._capture_jobs(self._jobs)
+        jobs = [*self._mixed_jobs(mixed), *self._decode_jobs(widths)]
+        self._jobs += jobs
+        self._capture_jobs(jobs)
 
     def _decode_jobs(self, widths: Mapping[str, Sequence[int]]) -> Iterator[_Job]:
         modes = self.dispatcher.decode_modes()
@@ -247,16 +250,20 @@ class GraphRunner:
         wrappers, mode = self._wrappers[job.shape.phase], job.modes[0]
         return self.dispatcher.key(mode, job.shape) in wrappers.of(mode).entries
 
-    def saving(self, phase: str, asked: str) -> GraphSaving:
-        """Measure what the graphs of a phase save, at the smallest and the largest bucket of the largest width.
+    def saving(self, phase: str, asked: str, *, measure: bool) -> GraphSaving:
+        """Return what the graphs of a phase cost and save.
 
-        The static buffers have to hold safe values.
+        Args:
+            phase: one that was captured.
+            asked: "auto", or "on".
+            measure: whether to run the smallest and the largest bucket of the largest width, replayed and eagerly;
+                the static buffers then have to hold safe values.
         """
         shapes = [job.shape for job in self._jobs if job.shape.phase == phase and self._captured(job)]
         records = [record for (_, key), record in self.stats.graphs.items() if key.phase == phase]
         width = max((shape.width for shape in shapes), default=0)
         widest = sorted((shape for shape in shapes if shape.width == width), key=lambda shape: shape.slots)
-        measured = tuple(self._measure(shape) for shape in dict.fromkeys((*widest[:1], *widest[-1:])))
+        measured = tuple(self._measure(s) for s in dict.fromkeys((*widest[:1], *widest[-1:])) if measure)
         return GraphSaving(
             phase,
             asked,
@@ -264,7 +271,7 @@ class GraphRunner:
             memory_bytes=sum(record.memory_bytes for record in records),
             capture_ns=sum(record.capture_ns for record in records),
             shapes=measured,
-            kept=bool(measured) and (asked == "on" or pays(measured)),
+            kept=bool(shapes) and (not measure or pays(measured)),
         )
 
     def _measure(self, shape: BatchDescriptor) -> ShapeSaving:

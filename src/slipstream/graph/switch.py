@@ -36,7 +36,7 @@ class GraphSaving:
         graphs: how many were captured.
         memory_bytes: what they hold alone; the memory that all graphs compute in is not theirs.
         capture_ns: what capturing them took.
-        shapes: a few shapes, measured; none where they are off.
+        shapes: a few shapes, measured; none where "on" or "off" was asked.
         kept: whether they are used.
     """
 
@@ -52,7 +52,7 @@ class GraphSaving:
     def why(self) -> str:
         """The decision in words, with the figures."""
         if not self.shapes:
-            return f"the {self.phase} graphs are off (--{self.phase}-graph off)"
+            return f"the {self.phase} graphs are {self.asked} (--{self.phase}-graph {self.asked})"
         verdict = "kept" if self.kept else "dropped: a replay saves nothing"
         return f"{verdict}; {self.figures}"
 
