@@ -19,11 +19,12 @@ from slipstream.device.soft.machine.errors import StreamSyncTimeout
 from slipstream.errors import CaptureError, DeviceError
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.host_lists import COMMITTED, HostLists, Source, TaskOrder
-from slipstream.graph.modes import Route
+from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.tasks import GraphTasks
 from tests.graph.attention_layers import LONGEST, Layers, means, steps
 
 SEEDS = 4
+KEY = BatchDescriptor("verify", 2, 1)
 ORDERS = [TaskOrder.REPLAY_FIRST, TaskOrder.UPDATE_FIRST]
 Program = Callable[[], Any]
 
@@ -193,8 +194,10 @@ class TestAccounting:
         layers.run([1, 2])
         assert tasks.stats.refreshes == tasks.replays == 4
         assert tasks.stats.plan_ns > 0
-        assert tasks.stats.issue_ns > 0
-        assert set(layers.runner.tasks) == {BatchDescriptor("verify", 2, 1)}
+        assert tasks.stats.issue_ns > tasks.stats.last_ns > 0
+        record = layers.runner.stats.graphs[GraphMode.FULL, KEY]
+        assert (record.tasks, record.wait_ns, record.update_ns) == (3, 0, tasks.stats.last_ns)
+        assert set(layers.runner.tasks) == {KEY}
 
     def test_on_the_cpu_there_is_nothing_to_update(self) -> None:
         """Lengths are tensors there, which a replay reads; an op with numbers of the host has no place."""

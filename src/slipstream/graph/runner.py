@@ -202,6 +202,10 @@ class GraphRunner:
             result = self._wrappers[key.phase].whole(dispatch.mode, key, Live(num_requests, dispatch.rows))
         ended = time.perf_counter_ns()
         self.stats.count(dispatch, ended - started)
+        if self._book is not None and dispatch.mode is GraphMode.FULL:
+            tasks = self._wrappers[key.phase].whole.entries[key].graph.tasks
+            if tasks is not None:
+                self.stats.graphs[dispatch.mode, key].update_ns += tasks.stats.last_ns
         if self.recorder.enabled and key.phase not in MIXED:
             self._record(stream.name, dispatch, started, ended)
         return result
