@@ -425,8 +425,10 @@ def _extend_graph(
 ) -> str:
     """Settle whether the extend phase is captured; what "auto" comes to, captures measure."""
     asked = config.graph.extend
-    if mode is GraphMode.NONE or (draft != "nextn" and head is None):
+    if mode is GraphMode.NONE:
         return "off"
+    if draft != "nextn" and head is None:
+        return asked  # nobody extends, so there is nothing to say
     why = "as asked"
     if asked == "auto":
         why = "captured, and kept where a replay is measured to be faster than the eager phase"

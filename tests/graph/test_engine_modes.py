@@ -33,7 +33,7 @@ class TestEveryMode:
         """With stale and padded rows poisoned: 3 and 5 requests are padded to 4 and 8."""
         engine = tiny.engine(draft=draft, graph=mode, kernels=kernels, prefill_chunk=24, check=True)
         prompts = tiny.prompts()[1:6]
-        for count in range(1, 6):
+        for count in range(1, 6) if kernels == "auto" else (3, 5):  # PyTorch's take their time
             expected = [tiny.plain("f32", prompt, TOKENS, kernels) for prompt in prompts[:count]]
             assert answers(engine, prompts[:count], greedy(TOKENS)) == expected, count
 

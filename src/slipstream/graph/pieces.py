@@ -17,7 +17,7 @@ it. There, rows behind the batch's own are zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -92,31 +92,49 @@ class _EagerStep:
     arguments: dict[str, Any]
     per_request: int | None
     out: torch.Tensor | None
+    # What the newest batch took, for the next one is most often as large.
+    _live: Live | None = None
+    _given: dict[str, Any] = field(default_factory=dict)
+    _target: torch.Tensor | None = None
+    _padding: torch.Tensor | None = None
 
     def run(self, live: Live, earlier: list[Any]) -> Any:
         """Run on the live rows, and return the result."""
-        split = self.op.split
-        assert split is not None
-        rows = live.rows if self.per_request is None else live.num_reqs * self.per_request
-        given = {}
+        if live != self._live:
+            self._settle(live)
+        given = self._given
         for name, value in self.arguments.items():
             if isinstance(value, _Earlier):
                 result = earlier[value.step]
                 given[name] = result if value.index is None else result[value.index]
-            elif name in split.rows:
-                given[name] = value if value.shape[0] == rows else value.narrow(0, 0, rows)
-            elif name in split.requests:
-                given[name] = value if value.shape[0] == live.num_reqs else value.narrow(0, 0, live.num_reqs)
-            else:
-                given[name] = value
         result = self.op.direct(**given)
-        out = self.out
-        if out is not None and out.shape[0] == rows:
-            out.copy_(result)
-        elif out is not None:
-            out.narrow(0, 0, rows).copy_(result)
-            out.narrow(0, rows, out.shape[0] - rows).zero_()
+        if self._target is not None:
+            self._target.copy_(result)
+        if self._padding is not None:
+            self._padding.zero_()
         return result
+
+    def _settle(self, live: Live) -> None:
+        """Find the live parts of the arguments and of the place for the result."""
+        split = self.op.split
+        assert split is not None
+        rows = live.rows if self.per_request is None else live.num_reqs * self.per_request
+        for name, value in self.arguments.items():
+            if name in split.rows:
+                value = value.narrow(0, 0, rows)
+            elif name in split.requests:
+                value = value.narrow(0, 0, live.num_reqs)
+            self._given[name] = value
+        if self.out is not None:
+            self._target = self.out.narrow(0, 0, rows)
+            behind = self.out.shape[0] - rows
+            self._padding = self.out.narrow(0, rows, behind) if behind else None
+        self._live = live
+
+    def forget(self) -> None:
+        """Forget the newest batch: the arguments have moved."""
+        self._live = self._target = self._padding = None
+        self._given.clear()
 
 
 class PieceGraph:
@@ -316,7 +334,8 @@ class _PieceRecorder:
         step.out = result if split.fixed else None
         if not split.fixed:
             number = len(self._results)
-            for index, tensor in enumerate(result):
+            several = isinstance(result, (tuple, list))
+            for index, tensor in enumerate(result) if several else [(None, result)]:
                 self._earlier[id(tensor)] = _Earlier(number, index)
         self._results.append(result)  # keeps the ids from being given to other tensors
         self._steps.append(step)
@@ -340,6 +359,7 @@ class _PieceRecorder:
         for graph in graphs:
             graph.seal(readers)
         for step in steps:
+            step.forget()
             if step.out is not None and step.out.untyped_storage().data_ptr() not in shared:
                 self.own_bytes += step.out.nbytes
 
