@@ -29,7 +29,9 @@ class EngineOptions:
         mixed_sizes: Captured rows of prompts' chunks where these run in pieces, as 32,64,128,256.
         extend_graph: Whether the extend phase has graphs: on, off, or auto where they save time.
         check: Poison stale rows and compare static addresses at every replay.
+        task_order: With attention fia, what a replay issues first: replay_first or update_first (Ascend's ENPU).
         device: Where it runs.
+        attention: paged (lengths on the device), fia (npu only: lengths from the host, as tasks of graphs), auto.
         kv_dtype: keys and values: f32, f16 (half the memory), or auto.
         kernels: native (C), torch, or auto.
         max_requests: Requests that decode together.
@@ -50,7 +52,9 @@ class EngineOptions:
     mixed_sizes: str | None = None
     extend_graph: str = "auto"
     check: bool = False
+    task_order: str = "replay_first"
     device: str = "cpu"
+    attention: str = "auto"
     kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8
@@ -75,9 +79,11 @@ class EngineOptions:
                 self.check,
                 None if self.mixed_sizes is None else numbers("mixed-sizes", self.mixed_sizes),
                 self.extend_graph,
+                self.task_order,
             ),
             dtype=self.dtype,
             device=self.device,
+            attention=self.attention,
             kv_dtype=self.kv_dtype,
             kernels=self.kernels,
             max_requests=self.max_requests,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 DRAFTERS = ("none", "ngram", "nextn", "auto")
 DTYPES = ("auto", "f32", "bf16", "q4")
 DEVICES = ("cpu", "cuda", "npu")
+ATTENTIONS = ("auto", "paged", "fia")
+TASK_ORDERS = ("replay_first", "update_first")
 GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
 SWITCHES = ("auto", "on", "off")
 KERNELS = ("auto", "native", "torch")
@@ -54,6 +56,8 @@ class GraphConfig:
         mixed_sizes: captured rows of prompts' chunks, ascending; None takes eighths of `prefill_chunk`.
         extend: whether the extend phase has graphs: "on", "off", or "auto" where they save time.
         check: poison stale and padded rows, and compare static addresses at every replay.
+        task_order: what is issued first at a replay of a graph with tasks: "replay_first", or "update_first" (for
+            Ascend's ENPU).
     """
 
     mode: str = "full"
@@ -61,6 +65,7 @@ class GraphConfig:
     check: bool = False
     mixed_sizes: tuple[int, ...] | None = None
     extend: str = "auto"
+    task_order: str = "replay_first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class EngineConfig:
     Attributes:
         dtype: weights and their products: "f32", "bf16", "q4" (4-bit blocks), or "auto" by the file.
         device: the backend's name.
+        attention: "paged" (reads lengths on the device), "fia" (npu only: npu_fused_infer_attention_score, which
+            takes them from the host; its graphs have tasks), or "auto".
         kv_dtype: keys and values: "f32", "f16" (half the memory; keys and values are rounded to 11 bits), or
             "auto".
         kernels: "native" (this package's C kernels, cpu only), "torch", or "auto".
@@ -87,6 +94,7 @@ class EngineConfig:
     graph: GraphConfig = field(default_factory=GraphConfig)
     dtype: str = "auto"
     device: str = "cpu"
+    attention: str = "auto"
     kv_dtype: str = "auto"
     kernels: str = "auto"
     max_requests: int = 8

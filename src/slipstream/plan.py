@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from slipstream.config import (
+    ATTENTIONS,
     DEVICES,
     DRAFTERS,
     DTYPES,
@@ -18,6 +19,7 @@ from slipstream.config import (
     KV_DTYPES,
     MAX_NUM_STEPS,
     SWITCHES,
+    TASK_ORDERS,
     EngineConfig,
     SamplingParams,
 )
@@ -32,6 +34,9 @@ _DEFAULT_MODEL_LEN = 4096
 
 #: `ops.kv_index` gathers contexts in steps of 64 slots, so a page has to divide 64.
 _PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+#: What npu_fused_infer_attention_score reads for more than one row a request, as a prefill has.
+_FIA_PAGE_SIZES = (128, 256, 384, 512)
 
 #: PyTorch does not refuse more threads than it can start: it crashes.
 _MAX_THREADS = 512
@@ -92,6 +97,7 @@ class EnginePlan:
 
     device: str
     dtype: str
+    attention: str
     kv_dtype: str
     kernels: str
     threads: int
@@ -104,6 +110,7 @@ class EnginePlan:
     mixed_sizes: tuple[int, ...]
     extend_graph: str
     check: bool
+    task_order: str
     max_requests: int
     max_model_len: int
     page_size: int
@@ -150,7 +157,8 @@ def resolve(
     ledger.settle("device", config.device, caps.device, "as asked")
     dtype = _dtype(config, caps, shape, ledger)
     kernels = _kernels(config, caps, ledger)
-    kv_dtype = _kv_dtype(config, dtype, kernels, ledger)
+    attention = _attention(config, caps, ledger)
+    kv_dtype = _kv_dtype(config, dtype, kernels, attention, ledger)
     threads = config.threads or caps.default_threads
     ledger.settle(
         "threads", config.threads, threads, "as asked" if config.threads else "cores of this process"
@@ -158,8 +166,7 @@ def resolve(
     draft, head = _draft(config, shape, sampling, ledger)
     width = 1 if draft == "none" else config.spec.num_steps + 1
     ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
-    graph_mode = GraphMode(config.graph.mode)
-    ledger.settle("graph", config.graph.mode, graph_mode.value, "as asked")
+    graph_mode = _graph_mode(config, attention, ledger)
     buckets = _buckets(config, graph_mode, ledger)
     mixed_sizes = _mixed_sizes(config, graph_mode, ledger)
     extend_graph = _extend_graph(config, graph_mode, draft, head, ledger)
@@ -174,6 +181,7 @@ def resolve(
     return EnginePlan(
         device=caps.device,
         dtype=dtype,
+        attention=attention,
         kv_dtype=kv_dtype,
         kernels=kernels,
         threads=threads,
@@ -186,6 +194,7 @@ def resolve(
         mixed_sizes=mixed_sizes,
         extend_graph=extend_graph,
         check=config.graph.check,
+        task_order=config.graph.task_order,
         max_requests=config.max_requests,
         max_model_len=length,
         page_size=config.page_size,
@@ -209,7 +218,9 @@ def check_config(config: EngineConfig) -> None:
         ("dtype", config.dtype, DTYPES),
         ("kv-dtype", config.kv_dtype, KV_DTYPES),
         ("device", config.device, DEVICES),
+        ("attention", config.attention, ATTENTIONS),
         ("graph mode", config.graph.mode, GRAPH_MODES),
+        ("task order", config.graph.task_order, TASK_ORDERS),
         ("extend-graph setting", config.graph.extend, SWITCHES),
         ("kernels", config.kernels, KERNELS),
     ):
@@ -220,8 +231,12 @@ def check_config(config: EngineConfig) -> None:
             f"num-steps {config.spec.num_steps} is not possible: a round drafts 1 to {MAX_NUM_STEPS} tokens. "
             "For plain decoding use --draft none."
         )
-    if config.page_size not in _PAGE_SIZES:
-        raise UsageError(f"page-size {config.page_size} is not possible; use one of {_list(_PAGE_SIZES)}.")
+    page_sizes = _FIA_PAGE_SIZES if config.attention == "fia" else _PAGE_SIZES
+    if config.page_size not in page_sizes:
+        why = " with attention fia" if config.attention == "fia" else ""
+        raise UsageError(
+            f"page-size {config.page_size} is not possible{why}; use one of {_list(page_sizes)}."
+        )
     for what, value, least, most in (
         ("max-requests", config.max_requests, 1, MAX_BUCKET),
         ("max-model-len", config.max_model_len, 1, None),
@@ -297,8 +312,26 @@ def _kernels(config: EngineConfig, caps: Caps, ledger: _Ledger) -> str:
     return kernels
 
 
-def _kv_dtype(config: EngineConfig, dtype: str, kernels: str, ledger: _Ledger) -> str:
-    if config.kv_dtype != "auto":
+def _attention(config: EngineConfig, caps: Caps, ledger: _Ledger) -> str:
+    attention = "paged" if config.attention == "auto" else config.attention
+    if attention not in caps.attentions:
+        raise UsageError(
+            f"attention {attention!r} is not possible: device {caps.device!r} has {_list(caps.attentions)}. "
+            "Use one of these, or --device npu."
+        )
+    why = (
+        "as asked" if config.attention != "auto" else "lengths stay on the device, so replays need no updates"
+    )
+    ledger.settle("attention", config.attention, attention, why)
+    return attention
+
+
+def _kv_dtype(config: EngineConfig, dtype: str, kernels: str, attention: str, ledger: _Ledger) -> str:
+    if attention == "fia":
+        if config.kv_dtype == "f32":
+            raise UsageError("kv-dtype f32 is not possible with attention fia, which reads f16.")
+        kv_dtype, why = "f16", "npu_fused_infer_attention_score reads no float32"
+    elif config.kv_dtype != "auto":
         kv_dtype, why = config.kv_dtype, "as asked"
     elif dtype == "q4" and kernels == "native":
         kv_dtype, why = (
@@ -339,6 +372,15 @@ def _draft(
         got = head or ("random" if asked == "nextn" else "none")
         ledger.settle("head", config.spec.head, got, why)
     return asked, head
+
+
+def _graph_mode(config: EngineConfig, attention: str, ledger: _Ledger) -> GraphMode:
+    mode, why = GraphMode(config.graph.mode), "as asked"
+    if attention == "fia" and mode.has_piecewise:
+        mode = GraphMode.FULL_DECODE_ONLY if mode.has_full else GraphMode.NONE
+        why = "attention fia is captured with its lengths as tasks, and cannot stand between pieces"
+    ledger.settle("graph", config.graph.mode, mode.value, why)
+    return mode
 
 
 def _buckets(config: EngineConfig, mode: GraphMode, ledger: _Ledger) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ TORCH_ONLY = {
     "kv_index",
     "linear_int4pack",
     "linear_int8pack",
+    "rope_and_store_apart",
     "score_exactly",
     "whole_kv_index",
     "widen",
@@ -83,6 +84,12 @@ def rope(dtype: torch.dtype = F32) -> tuple[Any, ...]:
     qkv = torch.randn(ROWS, (HEADS + 2 * KV_HEADS) * HEAD_DIM).to(dtype)
     cache = torch.zeros(12, 2 * KV_HEADS, HEAD_DIM)
     return qkv, torch.randn(ROWS, 1, 2 * HEAD_DIM), torch.tensor([5, 0, 11]), cache, HEADS, KV_HEADS
+
+
+def rope_apart(dtype: torch.dtype = F32) -> tuple[Any, ...]:
+    qkv, factors, slots, cache, *heads = rope()
+    keys, values = (part.clone().to(dtype) for part in cache.split(KV_HEADS, 1))
+    return qkv, factors, slots, keys, values, *heads
 
 
 def in_half(args: tuple[Any, ...], cache: int) -> tuple[Any, ...]:
@@ -158,6 +165,7 @@ SAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "put_drafts": lambda: [(*drafts_of_a_pool(), ints(2), torch.randn(2, 8))],
     "rms_norm": lambda: [(torch.randn(ROWS, INPUTS), torch.randn(INPUTS), 1e-5, F32)],
     "rope_and_store": lambda: [rope(), in_half(rope(), 3)],
+    "rope_and_store_apart": lambda: [rope_apart(), rope_apart(torch.float16)],
     "rope_rows": lambda: [(torch.randn(20, 16), torch.tensor([3, 0, 19]))],
     "score_exactly": lambda: [
         (torch.randn(ROWS, 50), torch.tensor([[1, 4]] * ROWS), torch.randn(ROWS, 2, 8), torch.randn(ROWS, 8))

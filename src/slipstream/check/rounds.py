@@ -49,6 +49,9 @@ class RoundCase:
         period: after how many tokens a prompt repeats itself, so that "ngram" finds something; 0 for never.
         temperature: of the last request; the others are greedy.
         seed: of the weights and the prompts.
+        attention: "paged" or "fia"; with "fia" pages are larger.
+        task_order: "replay_first" or "update_first".
+        positions: of a request's page table; a multiple of 64, with "fia" of 128.
     """
 
     prompts: tuple[int, ...] = (5, 4, 20)
@@ -62,14 +65,14 @@ class RoundCase:
     period: int = 0
     temperature: float = 0.0
     seed: int = 0
+    attention: str = "paged"
+    task_order: str = "replay_first"
+    positions: int = 64
 
 
 # Stacks begin where the round asks for something, not where that is handed to PyTorch.
 for _part in ("ops/registry.py", "device/torch_streams.py"):
     places.skip(f"/slipstream/{_part}")
-
-#: Positions of a request's page table.
-_POSITIONS = 64
 
 #: Two requests, of which one ends early: then its row is padding. The third takes over its pages.
 USUAL = RoundCase()
@@ -128,7 +131,7 @@ def explore_round(bound: int, case: RoundCase = SMALL) -> Exploration:
 
 def reference_tokens(case: RoundCase = USUAL) -> list[list[int]]:
     """Return what plain decoding on the CPU answers."""
-    return tokens_on(open_device("cpu"), replace(case, draft="none", graph="none"))
+    return tokens_on(open_device("cpu"), replace(case, draft="none", graph="none", attention="paged"))
 
 
 def tokens_on(device: Device, case: RoundCase) -> list[list[int]]:
@@ -174,21 +177,22 @@ def _engine(device: Device, case: RoundCase) -> Engine:
     config = EngineConfig(
         spec=SpecConfig(case.draft, case.num_steps),
         # Not "auto": what the captures measure here is no device's time.
-        graph=GraphConfig(case.graph, (case.bucket,), case.check, extend="on"),
+        graph=GraphConfig(case.graph, (case.bucket,), case.check, extend="on", task_order=case.task_order),
         dtype=case.dtype,
         device=device.name,
+        attention=case.attention,
         kernels="torch",
         max_requests=case.bucket,
-        max_model_len=_POSITIONS - case.num_steps - 1,
-        page_size=8,
+        max_model_len=case.positions - case.num_steps - 1,
+        page_size=128 if case.attention == "fia" else 8,
         prefill_chunk=16,
         threads=1,
         seed=case.seed,
     )
     slot_values = TINY.num_layers * 2 * TINY.num_kv_heads * TINY.head_dim
-    plan = resolve(config, device.caps, ModelShape(TINY.name, TINY.context_length, False, slot_values))
+    plan = resolve(config, device.caps, ModelShape(TINY.name, case.positions, False, slot_values))
     use_kernels(plan)
-    target = load_llama(tiny_checkpoint(case.seed), plan.dtype, _POSITIONS, device.torch_device)
+    target = load_llama(tiny_checkpoint(case.seed), plan.dtype, case.positions, device.torch_device)
     head = build_head(target, tiny_head(case.seed)) if plan.draft in ("nextn", "auto") else None
     return Engine(build_core(plan, device, target, head), frozenset(), _NoText)
 

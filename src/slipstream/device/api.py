@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from slipstream.device.caps import Caps
+from slipstream.errors import CaptureError, DeviceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,12 @@ class Gate(ABC):
 
     `wait` blocks its stream until the gate is open, then closes it. Opening an open gate changes nothing, so
     two openings before one wait are one opening.
+
+    Attributes:
+        openings: how often `open` was called.
     """
+
+    openings: int = 0
 
     @abstractmethod
     def open(self, stream: Stream) -> None:
@@ -97,14 +103,94 @@ class Stream(ABC):
         """Block the host until this stream is idle."""
 
 
+class HostOp(ABC):
+    """One call of an op that takes numbers from the host, over tensors that stay where they are.
+
+    A graph keeps the numbers that it was captured with; a task gives it others (`Graph.task`).
+    """
+
+    @abstractmethod
+    def run(self, values: Sequence[int]) -> torch.Tensor:
+        """Run the op once with these numbers, and return a new result."""
+
+    @abstractmethod
+    def workspace(self) -> torch.Tensor:
+        """Return scratch memory that is enough whatever the numbers are."""
+
+    @abstractmethod
+    def outputs(self) -> list[torch.Tensor]:
+        """Return new tensors for `issue` to write; the first is the result."""
+
+    @abstractmethod
+    def issue(self, values: Sequence[int], workspace: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
+        """Issue the op to the current stream: inside a task, or as the task's update."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedQuery:
+    """What attention over pages reads, but for the contexts' lengths. Legend of shapes: `slipstream.ops`.
+
+    Attributes:
+        query_BWQD: of each request, its rows behind one another at the end of its context.
+        keys_NLE, values_NLE: N pages of L slots, E = K D numbers each.
+        table_BP: int32, the pages of each request.
+        num_heads, num_kv_heads: Q and K.
+        longest: the longest context that a request can have.
+    """
+
+    query_BWQD: torch.Tensor
+    keys_NLE: torch.Tensor
+    values_NLE: torch.Tensor
+    table_BP: torch.Tensor
+    num_heads: int
+    num_kv_heads: int
+    longest: int
+
+
+class Task(ABC):
+    """An op of a captured graph whose numbers from the host can be replaced (torch_npu: a task group).
+
+    Attributes:
+        updates: how often they were.
+    """
+
+    updates: int = 0
+
+    @abstractmethod
+    def update(self, issue: Callable[[], None], stream: Stream) -> None:
+        """Let the op that `issue` issues to `stream` take the captured one's place, when `stream` gets here.
+
+        Raises:
+            ReplayError: the device refuses.
+        """
+
+
 class Graph(ABC):
     """Work captured once and replayed over the same buffers.
 
     The tensors that the captured function reads from outside are its static inputs: they must stay where they
     are. Its results are valid until the next replay.
+
+    Attributes:
+        num_tasks: tasks that were captured.
     """
 
     name: str
+    num_tasks: int = 0
+
+    def task(self, issue: Callable[[], None], stream: Stream) -> Task:
+        """Capture the op that `issue` issues to `stream` as a task, inside `capture`.
+
+        Raises:
+            CaptureError: the device has no tasks, or nothing is being captured.
+        """
+        raise CaptureError(
+            f"graph {self.name!r}: this device has no ops with numbers of the host, so no tasks."
+        )
+
+    def replay_with_tasks(self) -> Any:
+        """`replay`, for a caller who updates every task and lets it run: `graph.tasks.GraphTasks`."""
+        return self.replay()
 
     @abstractmethod
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
@@ -119,7 +205,7 @@ class Graph(ABC):
         """Run the captured work on the current stream and return its results, in the function's structure.
 
         Raises:
-            ReplayError: nothing was captured.
+            ReplayError: nothing was captured, or the graph has tasks, which would wait for their update for ever.
         """
 
     @abstractmethod
@@ -236,6 +322,17 @@ class Device(ABC):
     @abstractmethod
     def graph(self, name: str) -> Graph:
         """Make an empty graph."""
+
+    def paged_attention(self, query: PagedQuery) -> HostOp:
+        """Return attention that takes the contexts' lengths from the host.
+
+        Raises:
+            DeviceError: the device has none (`caps.attentions`).
+        """
+        raise DeviceError(
+            f"device {self.name!r} has no attention with lengths of the host; it has: "
+            f"{', '.join(self.caps.attentions)}."
+        )
 
     @abstractmethod
     def current_stream(self) -> Stream:

@@ -17,6 +17,7 @@ class Caps:
         row_invariant: formats in which a row's result never depends on the rows beside it.
         default_threads: CPU threads that this process may use.
         native_isa: instruction set of the native kernels, or None where there are none.
+        attentions: "paged", which reads lengths on the device, and "fia", which takes them from the host.
     """
 
     device: str
@@ -26,3 +27,4 @@ class Caps:
     row_invariant: tuple[str, ...]
     default_threads: int
     native_isa: str | None = None
+    attentions: tuple[str, ...] = ("paged",)

@@ -95,7 +95,7 @@ class TorchGraph(Graph):
     def capture(self, function: Callable[[], Any], stream: Stream) -> Any:
         if self._raw is not None:
             raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
-        raw, seen = self._device.new_graph(self.name), _StaticInputs()
+        raw, seen = self._device.new_graph(self.name), _StaticInputs(self._look_at)
         try:
             # Entered outside: where the end of a broken capture raises, torch leaves its stream the current one.
             with stream, torch.inference_mode(), self._device.capturing(raw, stream), seen:
@@ -110,7 +110,7 @@ class TorchGraph(Graph):
     def begin(self, stream: Stream, pool_of: Graph | None = None) -> None:
         if self._raw is not None:
             raise CaptureError(f"graph {self.name!r} was captured before; make a new one.")
-        raw, seen = self._device.new_graph(self.name), _StaticInputs()
+        raw, seen = self._device.new_graph(self.name), _StaticInputs(self._look_at)
         contexts = ExitStack()
         pool = pool_of._raw.pool() if isinstance(pool_of, TorchGraph) else None
         try:
@@ -148,10 +148,25 @@ class TorchGraph(Graph):
         return self._memory_bytes
 
     def replay(self) -> Any:
+        if self.num_tasks:
+            raise ReplayError(
+                f"graph {self.name!r} has {self.num_tasks} tasks that wait for numbers from the host; replay it "
+                "through its GraphTasks, which updates them."
+            )
+        return self.replay_with_tasks()
+
+    def replay_with_tasks(self) -> Any:
         if self._raw is None:
             raise ReplayError(f"graph {self.name!r} was never captured; capture it first.")
         self._raw.replay()
         return self._result
+
+    def _look_at(self, op: Any) -> None:
+        """See an op before it is captured.
+
+        Raises:
+            CaptureError: it must not be.
+        """
 
     def check_addresses(self) -> None:
         for where, tensor, address in self._inputs:
@@ -237,10 +252,11 @@ class TorchDevice(Device):
 
 
 class _StaticInputs(TorchDispatchMode):
-    """Sees the tensors that a captured function reads from outside."""
+    """Sees the ops of a captured function, and the tensors that it reads from outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_at: Callable[[Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._look_at = look_at
         # Weak: what the graph is done with, its pool gives to the next tensor.
         self._made: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
         self._read: dict[int, tuple[str, torch.Tensor]] = {}
@@ -250,6 +266,7 @@ class _StaticInputs(TorchDispatchMode):
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.busy = True
+        self._look_at(op)
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, torch.Tensor) and value not in self._made:
                 self._read.setdefault(id(value), (f"read by {op}", value))

@@ -12,10 +12,14 @@ from slipstream.device.api import Device, Stream
 from slipstream.engine.drafting import verify_widths
 from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.dispatch import Dispatch, Dispatcher
+from slipstream.graph.host_lists import COMMITTED, HostLists, TaskOrder
 from slipstream.graph.modes import Route
 from slipstream.graph.runner import GraphRunner, PhaseFunction
 from slipstream.graph.switch import GraphSaving
+from slipstream.graph.tasks import TaskBook
 from slipstream.kv.cache import DTYPES, KvCache
+from slipstream.model.host_attention import HostAttention
+from slipstream.model.layers import ForwardAttention
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 from slipstream.native import library
@@ -39,6 +43,7 @@ class EngineCore:
         cache, draft_cache: keys and values of target and head; they share slots and page tables.
         round_parts: what rounds need.
         costs: measured time of each captured shape.
+        attention: takes the contexts' lengths from the host; None where attention reads them on the device.
         extend_saving: what the extend graphs cost and save; None where there is no extend, or no graph at all.
     """
 
@@ -54,6 +59,7 @@ class EngineCore:
     round_parts: RoundParts
     costs: PhaseCosts
     recorder: Recorder
+    attention: HostAttention | None = None
     extend_saving: GraphSaving | None = None
 
 
@@ -93,28 +99,36 @@ def _build_core(
         place,
         DTYPES[plan.kv_dtype],
     )
-    cache = KvCache.make(config.num_layers, *shape)
-    draft_cache = KvCache.make(1, *shape) if head is not None else None
+    apart = plan.attention == "fia"
+    cache = KvCache.make(config.num_layers, *shape, apart=apart)
+    draft_cache = KvCache.make(1, *shape, apart=apart) if head is not None else None
     max_rows = max((plan.max_requests, *plan.buckets))
+    attention = _host_attention(plan, device, max_rows) if apart else None
     chunk = max(plan.mixed_sizes, default=0)
     specs = buffer_specs(max_rows, plan.num_steps, plan.pages_per_request, config.hidden_size, chunk)
     buffers = StepBuffers(specs, place, check=plan.check)
     _make_safe(buffers, plan)
     phases: dict[str, PhaseFunction] = {
-        "verify": verify_phase(target, cache, buffers),
+        "verify": verify_phase(target, cache, buffers, attention),
         "prefill": prefill_phase(target, cache, buffers),
     }
     widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
-        phases["extend"] = extend_phase(head, draft_cache, buffers)
+        phases["extend"] = extend_phase(head, draft_cache, buffers, attention)
         widths["extend"] = widths["verify"]
-        phases["draft"] = draft_phase(head, draft_cache, buffers)
+        phases["draft"] = draft_phase(head, draft_cache, buffers, attention)
         widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
 
     costs = PhaseCosts()
     dispatcher = Dispatcher(plan.graph_mode, plan.buckets, widths, plan.mixed_sizes)
     runner = GraphRunner(
-        device, dispatcher, phases, check=plan.check, recorder=recorder, observe=costs.observe
+        device,
+        dispatcher,
+        phases,
+        check=plan.check,
+        recorder=recorder,
+        observe=costs.observe,
+        tasks=None if attention is None else attention.book,
     )
     plan_stream = device.stream("plan")
     extend_saving = _capture(runner, plan, widths, main)
@@ -140,8 +154,15 @@ def _build_core(
         round_parts=parts,
         costs=costs,
         recorder=recorder,
+        attention=attention,
         extend_saving=extend_saving,
     )
+
+
+def _host_attention(plan: EnginePlan, device: Device, max_rows: int) -> HostAttention:
+    """Return attention with lengths of the host. Until the first batch, all rows are padding."""
+    book = TaskBook(device, HostLists({COMMITTED: max_rows}), TaskOrder(plan.task_order))
+    return HostAttention(device, book, plan.pages_per_request * plan.page_size)
 
 
 def _capture(
@@ -209,7 +230,7 @@ def prefill_chunk(core: EngineCore, ids: list[int], start: int, pages: list[int]
     Returns:
         float32 [len(ids), H], before the final norm.
     """
-    return prefill_rows(core, ids, chunk_rows(core, len(ids), start, pages))
+    return prefill_rows(core, ids, start, chunk_rows(core, len(ids), start, pages))
 
 
 def prefill_dispatch(core: EngineCore, count: int) -> Dispatch:
@@ -218,7 +239,7 @@ def prefill_dispatch(core: EngineCore, count: int) -> Dispatch:
 
 
 @torch.inference_mode()
-def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Tensor:
+def prefill_rows(core: EngineCore, ids: list[int], start: int, rows: ChunkRows) -> torch.Tensor:
     """Compute prompt tokens in the rows that `chunk_rows` gave; return the last hidden rows as `prefill_chunk`.
 
     Rows of a replay are valid until the next replay of a chunk.
@@ -227,7 +248,8 @@ def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Ten
     dispatch = prefill_dispatch(core, len(ids))
     if dispatch.route is Route.EAGER:
         started = time.perf_counter_ns()
-        eager_RH = core.target.forward(ids_R, *rows, core.cache)
+        lengths = chunk_attention(core, start + len(ids))
+        eager_RH = core.target.forward(ids_R, *rows, core.cache, lengths)
         core.runner.stats.count(dispatch, time.perf_counter_ns() - started)
         return eager_RH
     positions_R, slots_R, pages_BP = rows
@@ -239,6 +261,11 @@ def prefill_rows(core: EngineCore, ids: list[int], rows: ChunkRows) -> torch.Ten
     core.buffers.view("prefill.pages", 1).copy_(pages_BP)
     hidden_RH: torch.Tensor = core.runner.run(dispatch, 1, core.main)
     return hidden_RH.narrow(0, 0, len(ids))
+
+
+def chunk_attention(core: EngineCore, length: int) -> ForwardAttention | None:
+    """Return the attention of an eager forward whose last row is at position `length` - 1."""
+    return None if core.attention is None else core.attention.over(length)
 
 
 def chunk_rows(core: EngineCore, count: int, start: int, pages: list[int]) -> ChunkRows:

@@ -16,6 +16,7 @@ from slipstream.config import SamplingParams
 from slipstream.engine.core import (
     ChunkRows,
     EngineCore,
+    chunk_attention,
     chunk_rows,
     prefill_dispatch,
     prefill_rows,
@@ -26,6 +27,8 @@ from slipstream.engine.request import Phase, Request, TextStream
 from slipstream.engine.sampling import request_generator, sample
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.stats import EngineStats
+from slipstream.errors import ReplayError
+from slipstream.graph.host_lists import COMMITTED
 from slipstream.graph.runner import trace_args
 from slipstream.plan import check_sampling
 from slipstream.speculative.keeper import Stance
@@ -178,7 +181,7 @@ class Engine:
         rows = chunk_rows(core, end - start, start, pages)
         if start == 0:
             self._start_head(request)
-        hidden_RH = prefill_rows(core, ids[start:end], rows)
+        hidden_RH = prefill_rows(core, ids[start:end], start, rows)
         if self.observer is not None:
             self.observer(request.request_id, start, hidden_RH)
         request.computed = end
@@ -240,7 +243,13 @@ class Engine:
         if core.head is None or core.draft_cache is None:
             return
         place = core.device.torch_device
-        head_RH = core.head.forward(torch.tensor(next_ids, device=place), hidden_RH, *rows, core.draft_cache)
+        head_RH = core.head.forward(
+            torch.tensor(next_ids, device=place),
+            hidden_RH,
+            *rows,
+            core.draft_cache,
+            chunk_attention(core, request.computed),
+        )
         if request.phase is Phase.DECODE:
             last_BH = head_RH[-1:]
             logits_BN = core.head.logits(last_BH)
@@ -334,7 +343,8 @@ class Engine:
         start, next_ids = request.committed - count, request.all_ids[-count:]
         rows = chunk_rows(core, count, start, request.pages.pages)
         ids_R = torch.tensor(next_ids, device=place)
-        head_RH = core.head.forward(ids_R, lag.rows(request.slot), *rows, core.draft_cache)
+        lengths = chunk_attention(core, request.committed)
+        head_RH = core.head.forward(ids_R, lag.rows(request.slot), *rows, core.draft_cache, lengths)
         lag.clear(request.slot)
         # The last row's candidate is what the head drafts next; those before it are compared.
         logits_RN = core.head.logits(head_RH[-SCORED_ROWS - 1 :])
@@ -366,6 +376,28 @@ class Engine:
             host["drafts"][row, : len(by_host)] = by_host
             host["from_host"][row] = bool(by_host)
             host["greedy"][row] = request.request_id not in self._generators
+        if self.core.attention is not None:
+            self._write_lengths(requests)
+
+    def _write_lengths(self, requests: list[Request]) -> None:
+        """Tell the host's side of attention how long the contexts are.
+
+        Raises:
+            ReplayError: in checking mode, the device has other lengths.
+        """
+        core = self.core
+        if core.attention is None:
+            return
+        lengths = [request.committed for request in requests]
+        core.attention.book.lists.write(COMMITTED, lengths)
+        if core.plan.check:
+            on_device = self._state.lengths_M.tolist()
+            for request, length in zip(requests, lengths, strict=True):
+                if on_device[request.slot] != length:
+                    raise ReplayError(
+                        f"request {request.request_id} has {on_device[request.slot]} tokens in the cache, and the "
+                        f"host takes it for {length}: attention would read another context than there is."
+                    )
 
     def _chooser(
         self, requests: list[Request], width: int

@@ -27,6 +27,7 @@ from slipstream import ops
 from slipstream.device.api import Device, Graph, Span, Stream
 from slipstream.errors import CaptureError, ReplayError
 from slipstream.graph.descriptor import BatchDescriptor
+from slipstream.graph.tasks import GraphTasks, TaskBook
 from slipstream.ops.registry import Op
 
 
@@ -62,6 +63,10 @@ class Replayable(Protocol):
     @property
     def memory_bytes(self) -> int:
         """Bytes that only it holds: its results, and what crosses its pieces."""
+
+    @property
+    def tasks(self) -> GraphTasks | None:
+        """Its ops that take numbers from the host, None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,10 @@ class PieceGraph:
         return self._graphs
 
     @property
+    def tasks(self) -> None:
+        """None: attention is not part of the pieces."""
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the pieces and of the places for eager results; what is shared with other graphs left out."""
         return sum(graph.memory_bytes for graph in self._graphs) + self._own_bytes
@@ -193,10 +202,16 @@ class PieceGraph:
 
 
 class WholeGraph:
-    """A phase as one graph: FULL."""
+    """A phase as one graph: FULL.
 
-    def __init__(self, graph: Graph) -> None:
+    Attributes:
+        tasks: its ops that take numbers from the host; None where it has none.
+    """
+
+    def __init__(self, graph: Graph, tasks: GraphTasks | None = None) -> None:
+        self.tasks = tasks or None
         self._graph = graph
+        self._replay = self.tasks.replay if self.tasks else graph.replay
         self.check_addresses = graph.check_addresses
 
     @property
@@ -206,25 +221,37 @@ class WholeGraph:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the graph."""
-        return self._graph.memory_bytes
+        """Bytes of the graph, and of its ops' workspace."""
+        return self._graph.memory_bytes + (self.tasks.workspace_bytes if self.tasks else 0)
 
     def replay(self, live: Live) -> Any:
         """Replay it: padding included, for the graph knows of no other rows."""
-        return self._graph.replay()
+        return self._replay()
 
 
 def capture_whole(
-    device: Device, key: BatchDescriptor, function: Callable[[], Any], stream: Stream
+    device: Device,
+    key: BatchDescriptor,
+    function: Callable[[], Any],
+    stream: Stream,
+    book: TaskBook | None = None,
 ) -> tuple[WholeGraph, Any]:
     """Capture a function as one graph, and return it with what the function returned.
+
+    Args:
+        device, key, function, stream: of the capture.
+        book: makes ops that take numbers from the host tasks of the graph.
 
     Raises:
         CaptureError: it cannot be captured.
     """
     graph = device.graph(str(key))
-    result = graph.capture(function, stream)
-    return WholeGraph(graph), result
+    if book is None:
+        result = graph.capture(function, stream)
+        return WholeGraph(graph), result
+    with book.capture(graph) as tasks:
+        result = graph.capture(function, stream)
+    return WholeGraph(graph, tasks), result
 
 
 def capture_pieces(

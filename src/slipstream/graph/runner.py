@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,8 @@ from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.pieces import Live, capture_pieces, capture_whole
 from slipstream.graph.stats import GraphStats
 from slipstream.graph.switch import GraphSaving, ShapeSaving, pays
-from slipstream.graph.wrapper import CaptureGate, GraphWrapper, Tasks, eager
+from slipstream.graph.tasks import GraphTasks, TaskBook
+from slipstream.graph.wrapper import CaptureGate, GraphWrapper, eager
 from slipstream.trace import NullRecorder, Recorder, Slice, names
 
 #: Runs one phase in one shape, over the static buffers of that shape.
@@ -50,6 +52,7 @@ class GraphRunner:
         check: compare static addresses at every replay, not at the first one only.
         recorder: takes a slice a phase.
         observe: is told the time of each captured shape in nanoseconds.
+        tasks: of the graphs, where ops take numbers from the host.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class GraphRunner:
         check: bool = False,
         recorder: Recorder | None = None,
         observe: Callable[[BatchDescriptor, int], None] | None = None,
+        tasks: TaskBook | None = None,
     ) -> None:
         self.device = device
         self.dispatcher = dispatcher
@@ -68,6 +72,7 @@ class GraphRunner:
         self.recorder = recorder or NullRecorder()
         self.gate = CaptureGate()
         self._observe = observe or (lambda key, time_ns: None)
+        self._book = tasks
         self._phases = dict(phases)
         self._stream = device.current_stream()
         self._wrappers = {phase: self._wrap(function, check) for phase, function in phases.items()}
@@ -86,7 +91,7 @@ class GraphRunner:
         whole = GraphWrapper(
             GraphMode.FULL,
             pieces,
-            lambda key, call: capture_whole(self.device, key, call, self._stream),
+            lambda key, call: capture_whole(self.device, key, call, self._stream, self._book),
             self.gate,
             check=check,
         )
@@ -148,7 +153,7 @@ class GraphRunner:
         with self._stream:
             if key not in wrapper.entries:
                 if key.phase not in MIXED or shape.rows == self.dispatcher.mixed_sizes[-1]:
-                    with torch.inference_mode():
+                    with torch.inference_mode(), self._book.warm_up() if self._book else nullcontext():
                         self._phases[key.phase](shape)  # warm-up
                 started = time.perf_counter_ns()
                 wrapper(mode, key, live)
@@ -167,6 +172,7 @@ class GraphRunner:
             pieces=len(graph.graphs),
             memory_bytes=graph.memory_bytes,
             streams=max((each.num_streams for each in graph.graphs), default=0),
+            tasks=len(graph.tasks or ()),
         )
 
     def _cost_ns(self, run: Callable[[], Any]) -> int:
@@ -175,6 +181,8 @@ class GraphRunner:
         self.device.synchronize()
         for _ in range(3):
             started = time.perf_counter_ns()
+            if self._book is not None:
+                self._book.lists.hold()
             run()
             self.device.synchronize()
             times.append(time.perf_counter_ns() - started)
@@ -194,6 +202,10 @@ class GraphRunner:
             result = self._wrappers[key.phase].whole(dispatch.mode, key, Live(num_requests, dispatch.rows))
         ended = time.perf_counter_ns()
         self.stats.count(dispatch, ended - started)
+        if self._book is not None and dispatch.mode is GraphMode.FULL:
+            tasks = self._wrappers[key.phase].whole.entries[key].graph.tasks
+            if tasks is not None:
+                self.stats.graphs[dispatch.mode, key].update_ns += tasks.stats.last_ns
         if self.recorder.enabled and key.phase not in MIXED:
             self._record(stream.name, dispatch, started, ended)
         return result
@@ -207,9 +219,15 @@ class GraphRunner:
         duration = ended_ns - started_ns
         self.recorder.add(Slice(track, dispatch.key.phase, started_ns, duration, trace_args(dispatch)))
 
-    def set_tasks(self, mode: GraphMode, key: BatchDescriptor, tasks: Tasks | None) -> None:
-        """Give a captured graph its updatable ops, refreshed around every replay."""
-        self._wrappers[key.phase].of(mode).entries[key].tasks = tasks
+    @property
+    def tasks(self) -> dict[BatchDescriptor, GraphTasks]:
+        """The tasks of the captured graphs that have some, by shape."""
+        found = {}
+        for wrappers in self._wrappers.values():
+            for key, entry in wrappers.whole.entries.items():
+                if entry.graph.tasks:
+                    found[key] = entry.graph.tasks
+        return found
 
     def sleep(self) -> None:
         """Drop every graph and the memory that they share; batches run eagerly until `wake`."""

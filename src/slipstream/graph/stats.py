@@ -116,12 +116,14 @@ class GraphStats:
         pieces: int = 1,
         memory_bytes: int = 0,
         streams: int = 0,
+        tasks: int = 0,
     ) -> None:
         """Note one graph's capture."""
         record = self.graphs.setdefault((mode, key), GraphRecord())
         record.captures += 1
         record.capture_ns += capture_ns
-        record.pieces, record.memory_bytes, record.streams = pieces, memory_bytes, streams
+        record.pieces, record.memory_bytes = pieces, memory_bytes
+        record.streams, record.tasks = streams, tasks
         self.captures += 1
         self.capture_ns += capture_ns
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -34,16 +34,6 @@ Runnable = Callable[..., Any]
 
 #: Captures (key, function) and returns the graph with what the function returned.
 Capture = Callable[[BatchDescriptor, Callable[[], Any]], tuple[Replayable, Any]]
-
-
-class Tasks(Protocol):
-    """The updatable ops of one graph, refreshed around its replays."""
-
-    def before_replay(self) -> None:
-        """Refresh what has to be fresh before the replay is launched."""
-
-    def after_replay(self) -> None:
-        """Refresh what the replay waits for."""
 
 
 @dataclass(slots=True)
@@ -71,14 +61,12 @@ class Entry:
         arguments: name, tensor and address of every tensor that the capturing call was given.
         capture_ns: what the capture took.
         checked: whether a replay has compared the addresses.
-        tasks: its updatable ops, or None.
     """
 
     graph: Replayable
     arguments: list[tuple[str, torch.Tensor, int]]
     capture_ns: int
     checked: bool = False
-    tasks: Tasks | None = None
 
 
 def eager(function: Callable[..., Any]) -> Runnable:
@@ -128,13 +116,7 @@ class GraphWrapper:
         if self._check or not entry.checked:
             self._check_addresses(key, entry, args, kwargs)
             entry.checked = True
-        tasks = entry.tasks
-        if tasks is None:
-            return entry.graph.replay(live)
-        tasks.before_replay()
-        result = entry.graph.replay(live)
-        tasks.after_replay()
-        return result
+        return entry.graph.replay(live)
 
     def clear(self) -> None:
         """Drop every graph."""

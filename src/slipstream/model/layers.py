@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from slipstream import ops
 from slipstream.model.model_config import ModelConfig
+
+
+class ForwardAttention(Protocol):
+    """Attention of one forward that takes the contexts' lengths from the host; called once a layer."""
+
+    def attend(
+        self,
+        query_RQD: torch.Tensor,
+        keys_SKD: torch.Tensor,
+        values_SKD: torch.Tensor,
+        pages_BP: torch.Tensor,
+        page_size: int,
+    ) -> torch.Tensor:
+        """Return what `ops.paged_attention` does, float32 [R, Q D]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +36,8 @@ class ForwardRows:
         pages_BP: int64, the requests' pages.
         page_size: slots a page.
         context: what PyTorch's attention reads, nothing for the native kernel.
+        attention: takes lengths from the host, over a cache with keys and values apart; None for
+            `ops.paged_attention`.
     """
 
     factors: torch.Tensor
@@ -29,6 +46,7 @@ class ForwardRows:
     pages_BP: torch.Tensor
     page_size: int
     context: ops.Context
+    attention: ForwardAttention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +83,15 @@ class DecoderLayer:
         with ops.node_group("attention"):
             normed = ops.rms_norm(residual_RH, self.attn_norm, config.rms_eps, self.attn_qkv.activation_dtype)
             qkv = ops.linear(normed, self.attn_qkv, self.qkv_bias)
-            query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
-            attended = ops.paged_attention(
-                query, cache, rows.pages_BP, rows.positions_R, rows.page_size, *rows.context
-            )
+            if rows.attention is None:
+                query = ops.rope_and_store(qkv, rows.factors, rows.slots_R, cache, heads, kv_heads)
+                attended = ops.paged_attention(
+                    query, cache, rows.pages_BP, rows.positions_R, rows.page_size, *rows.context
+                )
+            else:
+                apart = cache[0], cache[1]
+                query = ops.rope_and_store_apart(qkv, rows.factors, rows.slots_R, *apart, heads, kv_heads)
+                attended = rows.attention.attend(query, *apart, rows.pages_BP, rows.page_size)
             residual_RH = ops.linear(attended, self.attn_output, None, residual_RH)
         with ops.node_group("feed-forward"):
             normed = ops.rms_norm(

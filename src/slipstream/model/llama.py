@@ -9,7 +9,7 @@ import torch
 
 from slipstream import ops
 from slipstream.kv.cache import KvCache
-from slipstream.model.layers import DecoderLayer, ForwardRows
+from slipstream.model.layers import DecoderLayer, ForwardAttention, ForwardRows
 from slipstream.model.model_config import ModelConfig
 
 
@@ -40,6 +40,7 @@ class Llama:
         slots_R: torch.Tensor,
         pages_BP: torch.Tensor,
         cache: KvCache,
+        attention: ForwardAttention | None = None,
     ) -> torch.Tensor:
         """Return the rows' hidden states before the final norm, float32 [R, H].
 
@@ -49,9 +50,12 @@ class Llama:
             slots_R: int64 KV slots that the rows write.
             pages_BP: int64 pages of each request.
             cache: keys and values, written in place.
+            attention: for a cache with keys and values apart.
         """
         with ops.node_group("embedding"):
-            rows = forward_rows(self.config, self.rope, positions_R, slots_R, pages_BP, cache.page_size)
+            rows = forward_rows(
+                self.config, self.rope, positions_R, slots_R, pages_BP, cache.page_size, attention
+            )
             residual_RH = ops.embedding(self.token_embd, ids_R)
         for index, (layer, layer_cache) in enumerate(zip(self.layers, cache.layers, strict=True)):
             with ops.node_group(f"layer {index}"):
@@ -78,9 +82,12 @@ def forward_rows(
     slots_R: torch.Tensor,
     pages_BP: torch.Tensor,
     page_size: int,
+    attention: ForwardAttention | None = None,
 ) -> ForwardRows:
     """Return what all layers of a forward share."""
     group = config.num_heads // config.num_kv_heads
-    context = ops.attention_context(pages_BP, positions_R, page_size, group, config.head_dim)
+    context = ops.Context()
+    if attention is None:
+        context = ops.attention_context(pages_BP, positions_R, page_size, group, config.head_dim)
     factors = ops.rope_rows(rope, positions_R)
-    return ForwardRows(factors, positions_R, slots_R, pages_BP, page_size, context)
+    return ForwardRows(factors, positions_R, slots_R, pages_BP, page_size, context, attention)

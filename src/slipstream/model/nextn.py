@@ -18,7 +18,7 @@ import torch
 
 from slipstream import ops
 from slipstream.kv.cache import KvCache
-from slipstream.model.layers import DecoderLayer
+from slipstream.model.layers import DecoderLayer, ForwardAttention
 from slipstream.model.llama import Llama, forward_rows
 
 
@@ -55,13 +55,14 @@ class NextnHead:
         slots_R: torch.Tensor,
         pages_BP: torch.Tensor,
         cache: KvCache,
+        attention: ForwardAttention | None = None,
     ) -> torch.Tensor:
         """Return the head's hidden rows, float32 [R, H].
 
         Args:
             ids_R: int64, the token that follows each row's position.
             hidden_RH: float32, hidden state at the row's position: the target's, or the head's own.
-            positions_R, slots_R, pages_BP: as for `Llama.forward`.
+            positions_R, slots_R, pages_BP, attention: as for `Llama.forward`.
             cache: the head's own keys and values, one layer.
         """
         config = self.target.config
@@ -73,7 +74,9 @@ class NextnHead:
                     ops.rms_norm(embedded, self.enorm, config.rms_eps, dtype),
                     ops.rms_norm(hidden_RH, self.hnorm, config.rms_eps, dtype),
                 )
-                rows = forward_rows(config, self.target.rope, positions_R, slots_R, pages_BP, cache.page_size)
+                rows = forward_rows(
+                    config, self.target.rope, positions_R, slots_R, pages_BP, cache.page_size, attention
+                )
                 residual_RH = ops.to_float(ops.linear(both, self.eh_proj))
             return self.layer.forward(residual_RH, rows, cache.layers[0])
 

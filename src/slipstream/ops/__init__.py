@@ -16,6 +16,7 @@ from slipstream.ops.attention import (
     kv_index,
     paged_attention,
     rope_and_store,
+    rope_and_store_apart,
     rope_rows,
 )
 from slipstream.ops.matrix import BLOCK, DenseMatrix, Matrix
@@ -73,6 +74,7 @@ __all__ = [
     "put_drafts",
     "rms_norm",
     "rope_and_store",
+    "rope_and_store_apart",
     "rope_rows",
     "select_rows",
     "slots_of",

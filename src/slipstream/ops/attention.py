@@ -1,6 +1,7 @@
 """Attention over paged KV: rotary embedding, store, gather, attend. Legend of shapes: `slipstream.ops`.
 
-A layer's cache is [S, 2 K, D], float32 or float16: for each slot the keys of all heads, then the values.
+A layer's cache is [S, 2 K, D], float32 or float16: for each slot the keys of all heads, then the values. Attention
+that takes lengths from the host reads keys and values apart, [2, S, K, D].
 
 PyTorch's kernel wants the context gathered and a mask; the native one walks the pages itself.
 
@@ -84,15 +85,39 @@ def rope_and_store(
         tensors = (qkv_RO, factors_RD, slots_R, cache_SKD, out_RQD)
         sizes = (rows, num_heads, num_kv_heads, head_dim, slots, cache_SKD.dtype == torch.float16)
         return native.fill(out_RQD, node(Kernel.ROPE_STORE, tensors, sizes))
+    query, keys, values = _rotated(qkv_RO, factors_RD, num_heads, num_kv_heads, head_dim)
+    cache_SKD.index_copy_(0, slots_R, torch.cat((keys, values), dim=1).to(cache_SKD.dtype))
+    return query.contiguous()
+
+
+@op
+def rope_and_store_apart(
+    qkv_RO: torch.Tensor,
+    factors_RD: torch.Tensor,
+    slots_R: torch.Tensor,
+    keys_SKD: Written,
+    values_SKD: Written,
+    num_heads: int,
+    num_kv_heads: int,
+) -> torch.Tensor:
+    """`rope_and_store` into keys and values that lie apart, float16 or float32 [S, K, D] each."""
+    query, keys, values = _rotated(qkv_RO, factors_RD, num_heads, num_kv_heads, keys_SKD.shape[2])
+    keys_SKD.index_copy_(0, slots_R, keys.to(keys_SKD.dtype))
+    values_SKD.index_copy_(0, slots_R, values.to(values_SKD.dtype))
+    return query.contiguous()
+
+
+def _rotated(
+    qkv_RO: torch.Tensor, factors_RD: torch.Tensor, num_heads: int, num_kv_heads: int, head_dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return queries and keys, rotated, and values, float32."""
     heads = qkv_RO.float().unflatten(-1, (-1, head_dim))
     turned = heads.narrow(1, 0, num_heads + num_kv_heads)
     swapped = torch.roll(turned, head_dim // 2, -1)
     cosines, sines = factors_RD.narrow(-1, 0, head_dim), factors_RD.narrow(-1, head_dim, head_dim)
     rotated = torch.addcmul(turned * cosines, swapped, sines)
-    keys = rotated.narrow(1, num_heads, num_kv_heads)
     values = heads.narrow(1, num_heads + num_kv_heads, num_kv_heads)
-    cache_SKD.index_copy_(0, slots_R, torch.cat((keys, values), dim=1).to(cache_SKD.dtype))
-    return rotated.narrow(1, 0, num_heads).contiguous()
+    return rotated.narrow(1, 0, num_heads), rotated.narrow(1, num_heads, num_kv_heads), values
 
 
 def _native_cache(native: Native, cache_SKD: torch.Tensor) -> bool:

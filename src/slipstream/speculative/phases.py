@@ -1,6 +1,7 @@
 """What the graphs hold: the draft, verify and extend forwards, over `StepBuffers` and nothing else.
 
-Each is captured once a shape (`graph.runner`) and can run eagerly in any shape.
+Each is captured once a shape (`graph.runner`) and can run eagerly in any shape. Where attention takes lengths from
+the host, each layer of each forward is a task of the graph: a draft graph has num_steps - 1 of the head's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from slipstream.graph.buffers import StepBuffers
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.runner import PhaseFunction
 from slipstream.kv.cache import KvCache
+from slipstream.model.host_attention import ForwardLengths, HostAttention
 from slipstream.model.llama import Llama
 from slipstream.model.nextn import NextnHead
 
@@ -33,7 +35,9 @@ class Verified:
     hidden_RH: torch.Tensor
 
 
-def verify_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+def verify_phase(
+    target: Llama, cache: KvCache, buffers: StepBuffers, attention: HostAttention | None = None
+) -> PhaseFunction:
     """Return the target's forward over the bonus token and the drafts."""
 
     def verify(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,6 +48,7 @@ def verify_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseFu
             # Pieces know no requests: whose rows these are, the attention between them is told.
             buffers.view("pages", key.num_reqs or buffers.rows("pages")),
             cache,
+            _full_width(attention, key),
         )
         logits_RV = target.logits(hidden_RH)
         return ops.argmax(logits_RV), logits_RV, hidden_RH
@@ -66,7 +71,9 @@ def prefill_phase(target: Llama, cache: KvCache, buffers: StepBuffers) -> PhaseF
     return prefill
 
 
-def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+def draft_phase(
+    head: NextnHead, cache: KvCache, buffers: StepBuffers, attention: HostAttention | None = None
+) -> PhaseFunction:
     """Return the whole roll-out of `width` drafts: candidate 1 is given, width - 1 forwards make the others."""
 
     def draft(key: BatchDescriptor) -> torch.Tensor:
@@ -78,7 +85,10 @@ def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseF
         for step in range(key.width - 1):
             positions_B = buffers.view(f"draft.positions.{step}", bucket)
             slots_B = buffers.view(f"draft.slots.{step}", bucket)
-            hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache)
+            lengths = None
+            if attention is not None:
+                lengths = attention.behind(bucket, step + 1, f"step {step}")
+            hidden_BH = head.forward(ids_B, hidden_BH, positions_B, slots_B, pages_BP, cache, lengths)
             ids_B = head.tokens(head.logits(hidden_BH))
             candidates.append(ids_B)
         return ops.stack_columns(candidates)
@@ -86,7 +96,9 @@ def draft_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseF
     return draft
 
 
-def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> PhaseFunction:
+def extend_phase(
+    head: NextnHead, cache: KvCache, buffers: StepBuffers, attention: HostAttention | None = None
+) -> PhaseFunction:
     """Return the head's forward over the full width; its LM head sees each request's last advanced row only."""
 
     def extend(key: BatchDescriptor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -97,9 +109,14 @@ def extend_phase(head: NextnHead, cache: KvCache, buffers: StepBuffers) -> Phase
             buffers.view("extend.slots", key.rows),
             buffers.view("pages", key.slots),
             cache,
+            _full_width(attention, key),
         )
         last_BH = ops.select_rows(hidden_RH, buffers.view("extend.rows", key.slots))
         logits_BN = head.logits(last_BH)
         return head.tokens(logits_BN), last_BH, ops.top_share(logits_BN)
 
     return extend
+
+
+def _full_width(attention: HostAttention | None, key: BatchDescriptor) -> ForwardLengths | None:
+    return None if attention is None else attention.behind(key.slots, key.width)
