@@ -45,6 +45,7 @@ class OracleHead:
         slots_R: torch.Tensor,
         pages_BP: torch.Tensor,
         cache: Any,
+        attention: None = None,
     ) -> torch.Tensor:
         if active_tape() is None:  # prefill, or an eager round: requests may be new
             self._recognise()

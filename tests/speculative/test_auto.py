@@ -188,6 +188,7 @@ class TestTheHeadsState:
     ) -> None:
         """Plain rounds and the head's by turns: each of the head's advances the full width."""
         turns = iter(range(10_000))
+        monkeypatch.setattr("slipstream.engine.drafting.TOO_DEAR", math.inf)  # whatever rows cost here
         monkeypatch.setattr(
             "slipstream.engine.drafting.Drafting.decide_heads",
             lambda self, requests, behind: left_out(behind) if next(turns) % 3 else Stance(1.0, late(behind)),
