@@ -102,7 +102,7 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
     timeline = rows.timeline
     if timeline.launch[row] >= 0:
         known = timeline.launch[others] >= 0
-        by_call = timeline.launch[others] < timeline.launch[row]
+        by_call = rows.issue_turn[others] < rows.issue_turn[row]
         by_id = timeline.correlation[others] < timeline.correlation[row]
         found: Bool = np.where(known, by_call, by_id)
         return found
@@ -178,13 +178,13 @@ def _behind_wait_calls(rows: Rows) -> Bool:
     calls |= (timeline.kind == Kind.WAIT) & rows.echo & (timeline.record < 0) & (timeline.launch < 0)
     found = np.zeros(len(timeline), np.bool_)
     for rank in np.unique(timeline.rank[calls]).tolist():
-        waits = np.flatnonzero(calls & (timeline.rank == rank))
+        turns = np.sort(rows.turn[calls & (timeline.rank == rank)])
         for stream in range(len(timeline.streams)):
             low, high = int(rows.heads[stream]), int(rows.heads[stream + 1])
             if low == high or timeline.streams[stream].rank != rank:
                 continue
             issued = rows.issued[low:high]
-            before = np.searchsorted(waits, issued)
+            before = np.searchsorted(turns, issued)
             found[rows.in_order[low:high]] = np.diff(before, prepend=0) > 0
     return found
 
