@@ -151,7 +151,7 @@ def test_a_wait_that_took_no_time_comes_before_the_call_that_begins_with_it() ->
 
 @pytest.mark.parametrize("ascend", [False, True])
 @given(steps=programs, factor=st.sampled_from([0.0, 0.5, 2.0, 3.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_slower_host_equals_a_run_with_a_slower_host(
     ascend: bool, steps: list[tuple], factor: float
 ) -> None:

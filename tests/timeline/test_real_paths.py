@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from slipstream.timeline.analysis import Analysis, analyse
+from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.edges import find_dependencies
 from slipstream.timeline.inference import BLOCKING_NS
@@ -17,7 +17,7 @@ from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.reschedule import make_model, reschedule
 from slipstream.timeline.rounds import RoundKind
 from slipstream.timeline.table import Kind
-from tests.timeline.places import real
+from tests.timeline.places import analysed, real
 from tests.timeline.test_answers import check_invariants
 
 FILES = [
@@ -39,7 +39,7 @@ FILES = [
 
 @pytest.mark.parametrize("path", FILES)
 def test_invariants_hold(path: str) -> None:
-    analysis = analyse(open_timeline(real(path)))
+    analysis = analysed(path)
     check_invariants(analysis)
     # what is known of the recording gives the recording back
     deps = analysis.deps
@@ -51,7 +51,7 @@ def test_invariants_hold(path: str) -> None:
 
 
 def test_the_path_runs_through_25_replays() -> None:
-    analysis = analyse(open_timeline(real(FILES[0])))
+    analysis = analysed(FILES[0])
     total = analysis.quality.totals[0]
     assert round(total.span_ns / 1e6, 2) == 156.47
     assert round(total.busy_ns / 1e6, 2) == 156.09
@@ -65,7 +65,7 @@ def test_the_path_runs_through_25_replays() -> None:
 
 
 def test_sglang_decoding_is_a_decoding_step_on_the_device() -> None:
-    analysis = analyse(open_timeline(real(FILES[1])))
+    analysis = analysed(FILES[1])
     report = analysis.reports[0][0]
     assert report.round.kind is RoundKind.DECODE
     assert report.round.phase("decode").facts["requests"] == 32
@@ -74,14 +74,14 @@ def test_sglang_decoding_is_a_decoding_step_on_the_device() -> None:
 
 
 def test_ddp_communication_is_wholly_exposed() -> None:
-    total = analyse(open_timeline(real(FILES[5]))).quality.totals[0]
+    total = analysed(FILES[5]).quality.totals[0]
     assert round(total.exposed_ns / 1e6) == 357
     assert total.covered_ns == 0
     assert round(100 * total.exposed_ns / total.span_ns, 1) == 20.6
 
 
 def test_training_is_not_taken_for_speculation() -> None:
-    analysis = analyse(open_timeline(real(FILES[4])))
+    analysis = analysed(FILES[4])
     assert {report.round.kind for report in analysis.reports[1]} == {RoundKind.STRETCH}
     clipped = sum(note.count for note in analysis.quality.notes if note.what == "clipped")
     table = analysis.timeline
@@ -112,7 +112,7 @@ def test_blocking_waits_are_paired_with_their_records(name: str, rank: int) -> N
     ],
 )
 def test_totals_equal_the_vendors(path: str) -> None:
-    quality = analyse(open_timeline(real(path))).quality
+    quality = analysed(path).quality
     assert len(quality.vendor) >= 4
     for rank, word, theirs, ours in quality.vendor:
         assert abs(theirs - ours) <= 100, (rank, word)
@@ -154,7 +154,7 @@ def test_device_rows_of_the_path_are_those_of_htas_own_overlay() -> None:
 
 
 def test_eight_ranks_and_who_came_last() -> None:
-    analysis: Analysis = analyse(open_timeline(real("kineto/dlrm-8rank")))
+    analysis: Analysis = analysed("kineto/dlrm-8rank")
     deps = analysis.deps
     assert len(deps.collectives) == 8
     assert all(len(members) == 8 for members in deps.collectives)
