@@ -263,6 +263,7 @@ def write_db(folder: Path, world: World, graphs: Sequence[list[Node]]) -> list[P
     for rank in range(len(world.ranks)):
         path = _output(folder, rank) / f"ascend_pytorch_profiler_{rank}.db"
         with sqlite3.connect(path) as database:
+            database.execute("PRAGMA synchronous = OFF")  # nobody needs it after a crash
             database.executescript(_SCHEMA)
             _fill(database, seen(world, rank, graphs), rank)
         database.close()
