@@ -17,6 +17,7 @@ ARGS   ?=
 PEERS  ?= llama_cpp openvino transformers
 # The analysers of traces that bench-trace sets up, likewise.
 TRACE_PEERS := hta msprof
+WAIT_llama_cpp := ; it is compiled, which takes 5 to 15 minutes
 
 # A prompt may hold quotes, dollars and backquotes: neither make nor the shell may read it, so it goes through
 # the environment, unexpanded.
@@ -80,7 +81,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstrea
 .venv-peers/%/.installed: bench/requirements-%.txt
 	@rm -f $@; mkdir -p .venv-peers
 	$(call make_venv,.venv-peers/$*)
-	@echo 'Installing $* into .venv-peers/$*, to compare with$(if $(filter llama_cpp,$*),; it is compiled, which takes 5 to 15 minutes).'
+	@echo 'Installing $* into .venv-peers/$*, to compare with$(WAIT_$*).'
 	@if (CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/$*/bin/python $(PIP) -r $< && \
 	for alone in $(wildcard bench/requirements-$*-alone.txt); do \
 	.venv-peers/$*/bin/python $(PIP) --no-deps -r $$alone || exit 1; done) >.venv-peers/$*.log 2>&1; \
