@@ -219,19 +219,11 @@ def _text(result: WhatIf) -> str:
     elif abs(high - low) < _NONE * before:
         text = f"{_signed(high)} of {before / 1e3:.1f} us a round ({100 * high / before:+.1f} %)"
     else:
-        text = f"{_range(low, high)} of {before / 1e3:.1f} us a round"
+        text = f"{_signed(low)} to {_signed(high)} of {before / 1e3:.1f} us a round"
         text += f" ({100 * low / before:+.1f} to {100 * high / before:+.1f} %)"
     if result.limit_ns is not None:
         text += f"; {_signed(before - _mean(result.limit_ns))} if it took no time at all"
     return text
-
-
-def _range(low_ns: float, high_ns: float) -> str:
-    if low_ns >= 0:
-        return f"saves {low_ns / 1e3:.1f} to {high_ns / 1e3:.1f} us"
-    if high_ns <= 0:
-        return f"costs {-high_ns / 1e3:.1f} to {-low_ns / 1e3:.1f} us"
-    return f"{_signed(low_ns)} to {_signed(high_ns)}"
 
 
 def _signed(gain_ns: float) -> str:
