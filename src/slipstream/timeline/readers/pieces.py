@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -81,7 +80,7 @@ class Pieces(Generic[T]):
         self._bare = False
 
     def __iter__(self) -> Iterator[list[T]]:
-        chunks = _ahead(self._chunks())
+        chunks = self._chunks()
         buffer = self._find_array(chunks)
         later: list[bytes] = []  # what is only looked at when the file is complete
         for chunk in chunks:
@@ -278,15 +277,6 @@ class Pieces(Generic[T]):
 
 
 _DOCUMENT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Read and decompress a chunk while the one before is decoded."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, chunks, None)
-            yield chunk
 
 
 def _members(text: bytes) -> dict[str, msgspec.Raw]:
