@@ -129,19 +129,12 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     if not len(candidates):
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
-    device = np.array([-1 if s.device is None else s.device for s in timeline.streams], np.int32)
-    for key in np.unique(
-        np.stack((timeline.rank, device[timeline.stream]))[:, candidates], axis=1
-    ).T.tolist():
-        mine = (
-            rows.queued & (timeline.rank == key[0]) & (device[timeline.stream] == key[1]) & timeline.is_work
-        )
+    for device in np.unique(timeline.device[candidates]).tolist():
+        mine = rows.queued & (timeline.device == device) & timeline.is_work
         work = np.flatnonzero(mine)
         work = work[np.argsort(timeline.end_ns[work], kind="stable")]
         ends = timeline.end_ns[work]
-        here = candidates[
-            (timeline.rank[candidates] == key[0]) & (device[timeline.stream[candidates]] == key[1])
-        ]
+        here = candidates[timeline.device[candidates] == device]
         high = np.searchsorted(ends, timeline.start_ns[here], side="right")
         for row, index in zip(here.tolist(), high.tolist(), strict=True):
             other = _ended_just_before(rows, work, index, row, int(lag[row]))

@@ -40,15 +40,13 @@ def relax(deps: Dependencies, model: Model, work_ns: dict[bool, Int64], delay_ns
         return False
     until = model.begin_ns[model.dst[found]]
     since = until - model.bound_ns[found]
-    device = np.array([-1 if stream.device is None else stream.device for stream in table.streams], np.int64)
-    place = (table.rank.astype(np.int64) << 32) + device[table.stream]
-    own = place[model.dst[found]]
+    own = table.device[model.dst[found]]
     any_can = False
     for careful, sign in ((False, -1), (True, 1)):
         change = np.maximum(sign * (work_ns[careful] - model.work_ns[:count]), 0)
         rows = np.flatnonzero((change > 0) & table.is_work)
         for key in np.unique(own).tolist():
-            mine, here = own == key, rows[place[rows] == key]
+            mine, here = own == key, rows[table.device[rows] == key]
             if not len(here):
                 continue
             # What stood for other ranks before it moved changes by what it moves.
