@@ -91,8 +91,9 @@ class _Reader:
                 "Profiles are ascend_pytorch_profiler_N.db and msprof_*.db."
             )
         ranks = database.rows("RANK_DEVICE_MAP")
-        if len(ranks) == 1 and isinstance(ranks[0].get("rankId"), int) and ranks[0]["rankId"] >= 0:
-            part.rank = ranks[0]["rankId"]
+        rank = ranks[0].get("rankId") if len(ranks) == 1 else None
+        if isinstance(rank, int) and 0 <= rank < 1 << 31:
+            part.rank = rank
         for batch in database.batches("STRING_IDS", ("id", "value")):
             self.strings.update(batch)
         self._tasks()

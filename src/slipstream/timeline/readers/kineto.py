@@ -213,7 +213,7 @@ class _Reader:
     def _header(self) -> None:
         part, members = self.part, self.pieces.head | self.pieces.tail
         about = _decoded(members.get("distributedInfo"), _Header) or _Header()
-        if isinstance(about.rank, int) and not isinstance(about.rank, bool):
+        if isinstance(about.rank, int) and not isinstance(about.rank, bool) and 0 <= about.rank < 1 << 31:
             part.rank = about.rank
         self.group_ranks = {
             str(each.get("pg_name")): tuple(each["ranks"])
