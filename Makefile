@@ -15,6 +15,9 @@ ARGS   ?=
 
 # The engines that bench-peers sets up, each in an environment of its own.
 PEERS  ?= llama_cpp openvino transformers
+# The analysers of traces that bench-trace sets up, likewise.
+TRACE_PEERS := hta msprof
+WAIT_llama_cpp := ; it is compiled, which takes 5 to 15 minutes
 
 # A prompt may hold quotes, dollars and backquotes: neither make nor the shell may read it, so it goes through
 # the environment, unexpanded.
@@ -26,7 +29,7 @@ ifneq ($(wildcard $(STAMP)),)
 $(shell test -x $(BIN)/python || rm -f $(STAMP))
 endif
 
-.PHONY: run test check bench bench-peers clean help
+.PHONY: run test check bench bench-peers bench-trace clean help
 .DEFAULT_GOAL := help
 
 run: $(STAMP)
@@ -50,6 +53,9 @@ bench: $(STAMP)
 bench-peers: $(STAMP) $(PEERS:%=.venv-peers/%/.installed)
 	@$(BIN)/python bench/peers.py $(ARGS)
 
+bench-trace: $(STAMP) $(TRACE_PEERS:%=.venv-peers/%/.installed)
+	@$(BIN)/python bench/trace.py $(ARGS)
+
 clean:
 	rm -rf .venv .venv-peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
@@ -60,6 +66,7 @@ help:
 	@echo 'make check                                           lint, format, types and direction of imports'
 	@echo 'make bench [ARGS=...]                                the named workloads'
 	@echo 'make bench-peers [ARGS=...]                          the same work on PEERS (llama_cpp openvino transformers; vllm too)'
+	@echo 'make bench-trace [ARGS=...]                          the timeline against HTA and msprof-analyze'
 	@echo 'make clean                                           remove what make made here, not the models'
 
 # The stamp is the last thing written, so an interrupted install is begun again.
@@ -70,11 +77,11 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/slipstrea
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# No failure of pip ends make: peers.py says of each engine that is missing how to install it.
+# No failure of pip ends make: peers.py and trace.py say of each that is missing how to install it.
 .venv-peers/%/.installed: bench/requirements-%.txt
 	@rm -f $@; mkdir -p .venv-peers
 	$(call make_venv,.venv-peers/$*)
-	@echo 'Installing $* into .venv-peers/$*, to compare with; llama.cpp is compiled, which takes 5 to 15 minutes.'
+	@echo 'Installing $* into .venv-peers/$*, to compare with$(WAIT_$*).'
 	@if (CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/$*/bin/python $(PIP) -r $< && \
 	for alone in $(wildcard bench/requirements-$*-alone.txt); do \
 	.venv-peers/$*/bin/python $(PIP) --no-deps -r $$alone || exit 1; done) >.venv-peers/$*.log 2>&1; \

@@ -2,7 +2,8 @@
 
 main    [draft graph: 3 forwards]  host builds the tree  [verify graph: attention | index branch, all-reduce]
         [accept] .. [extend graph, or eager on some rank]
-plan                                                      [plan A]  [plan B]
+plan                                                      [plan A]
+plan2                                                                 [plan B]
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Shape:
     eager_host: int = 40 * US  # the host, before each eager kernel
     slow_rank: int = -1  # its attention takes longer
     plan: int = 30 * US
+    plan_b: int = 0  # what the extend plan does once accept is through, on a stream of its own; 0: nothing
     marks: str = "sglang"
     ascend: bool = False
     costs: Costs = field(default_factory=Costs)
@@ -110,6 +112,13 @@ def _round(rank: Rank, shape: Shape, number: int) -> Generator[None]:
     end = rank.mark("accept") if with_marks else lambda: None
     rank.kernel("accept_greedy", "main", 12 * US)
     end()
+    if shape.plan_b:
+        end = rank.mark("extend plan B") if with_marks else lambda: None
+        rank.phase = f"{number} extend plan B"
+        rank.wait("plan2", rank.record("main"))
+        rank.kernel("plan_lengths", "plan2", shape.plan_b)
+        rank.wait("main", rank.record("plan2"))
+        end()
     rank.phase = f"{number} extend"
     end = rank.mark("draft_extend") if with_marks else lambda: None
     if rank.rank in shape.eager_extend:

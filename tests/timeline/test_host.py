@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.edges import find_dependencies
-from slipstream.timeline.host import BETWEEN, host_work, main_thread
+from slipstream.timeline.host import BETWEEN, host_work, innermost, main_thread
 from slipstream.timeline.overlap import Intervals
 from slipstream.timeline.table import Kind
 
@@ -38,6 +38,25 @@ def test_time_goes_to_the_innermost_operation(cuts: list[int], low: int, high: i
         name = max(holders, key=lambda holder: (holder[0], holder[1], holder[2]))[2] if holders else BETWEEN
         truth[name] = truth.get(name, 0) + 1
     assert dict(found) == truth
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=12), st.integers(0, 40))
+def test_of_what_overlaps_the_one_that_began_last_has_the_time(
+    spans: list[tuple[int, int]], low: int
+) -> None:
+    made = sorted(((start, -(start + took)) for start, took in spans))
+    table = timeline_of(
+        [Op(f"op {n}", start, -end, "thread", Kind.HOST) for n, (start, end) in enumerate(made)]
+    )
+    if not made:
+        return
+    cut = innermost(table, 0)
+    assert (cut.end_ns > cut.start_ns).all()
+    assert (cut.start_ns[1:] >= cut.end_ns[:-1]).all()
+    for moment in range(low, low + 20):
+        inside = np.flatnonzero((cut.start_ns <= moment) & (moment < cut.end_ns))
+        running = [n for n, (start, end) in enumerate(made) if start <= moment < -end]
+        assert [table.names[name] for name in cut.name[inside]] == [f"op {n}" for n in running[-1:]]
 
 
 def test_the_main_thread_is_the_one_that_launches() -> None:

@@ -257,3 +257,9 @@ def test_categories_that_are_not_known(tmp_path: Path) -> None:
     kinds = {line.name_of(row): (bool(line.on_device[row]), Kind(line.kind[row])) for row in range(len(line))}
     assert kinds["odd"] == (True, Kind.KERNEL)
     assert kinds["launch"] == kinds["memo"] == (False, Kind.HOST)
+
+
+@pytest.mark.parametrize("rank", [-1, 1 << 40, 1 << 70, True, "3", 1.5, None])
+def test_a_rank_that_is_none_is_not_taken(tmp_path: Path, rank: Any) -> None:
+    path = write_kineto(tmp_path / "t.json", kineto_events([Task("a", 0, 9)]), distributedInfo={"rank": rank})
+    assert open_timeline(path).rank.tolist() == [0]

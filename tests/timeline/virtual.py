@@ -10,7 +10,7 @@ Every operation keeps what held it up, so the critical path is known without the
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -285,7 +285,13 @@ class World:
         """
         works = self.works
         place = {id(work): index for index, work in enumerate(works)}
+        count = max((work.graph for work in works), default=-1) + 1
+        known = graphs or [Graph(0, f"graph {number}", Source.GIVEN, 0) for number in range(count)]
+        # Each rank has graphs of its own.
+        known = [replace(graph, rank=rank.rank) for rank in self.ranks for graph in known]
+        per_rank = len(known) // max(1, len(self.ranks))
         ops = [self._op(work, place, numbered, records) for work in works]
+        ops = [replace(op, graph=op.graph + op.rank * per_rank) if op.graph >= 0 else op for op in ops]
         names = sorted({(work.rank, work.stream) for work in works})
         streams = [
             Stream(
@@ -300,8 +306,6 @@ class World:
         marks = [
             (text, start, end, "thread", rank.rank) for rank in self.ranks for text, start, end in rank.marks
         ]
-        count = max((work.graph for work in works), default=-1) + 1
-        known = graphs or [Graph(0, f"graph {number}", Source.GIVEN, 0) for number in range(count)]
         group = [Group("world", tuple(range(len(self.ranks))))]
         return timeline_of(ops, streams=streams, marks=marks, groups=group, graphs=known)
 

@@ -134,6 +134,9 @@ def _host_names(deps: Dependencies, path: Path, which: Bool) -> Counter[str]:
 
 #: A branch is followed back over so many operations.
 _LONGEST_BRANCH = 1_000
+#: Looked up once: a member of an enumeration costs more than all else that a walk does for a row.
+_EVENTS = (int(Kind.RECORD), int(Kind.WAIT))
+_COLLECTIVE = int(EdgeKind.COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
         latest: dict[int, int] = {}  # place -> its edge that was ready last
         for edge in deps.edges_into(row):
             src = int(edges.src[edge])
-            if not table.on_device[src] or edges.kind[edge] == EdgeKind.COLLECTIVE:
+            if not table.on_device[src] or edges.kind[edge] == _COLLECTIVE:
                 continue
             place = int(deps.place[src])
             if place not in latest or deps.ready_ns[edge] > deps.ready_ns[latest[place]]:
@@ -217,7 +220,7 @@ def _begun(deps: Dependencies, row: int) -> int:
 def work_behind(deps: Dependencies, row: int) -> int:
     """Return the work that a record or a wait stands behind; a row that is work stays."""
     seen: set[int] = set()
-    while deps.timeline.kind[row] in (Kind.RECORD, Kind.WAIT) and row not in seen:
+    while deps.timeline.kind[row] in _EVENTS and row not in seen:
         seen.add(row)
         edge = int(deps.binding[row])
         if edge < 0 or not deps.timeline.on_device[deps.edges.src[edge]]:

@@ -230,7 +230,7 @@ class _Ends:
         low = int(np.searchsorted(ends, begin, side="right"))
         high = int(np.searchsorted(ends, end, side="right"))
         inside = rows[low:high]
-        inside = inside[self._rows.issue_row[inside] < call]
+        inside = inside[self._rows.issue_turn[inside] < self._rows.turn[call]]
         return int(inside[-1]) if len(inside) else -1
 
 

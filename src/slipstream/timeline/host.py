@@ -35,10 +35,40 @@ class Innermost:
 
 
 def innermost(timeline: Timeline, thread: int) -> Innermost:
-    """Cut the time of a thread; operations that overlap without nesting end where the next begins."""
-    rows = np.flatnonzero(timeline.stream == thread)
-    starts, ends = timeline.start_ns[rows].tolist(), timeline.end_ns[rows].tolist()
-    names = timeline.name[rows].tolist()
+    """Cut the time of a thread; of operations that overlap without nesting the one that began last has it."""
+    rows = np.flatnonzero((timeline.stream == thread) & (timeline.dur_ns > 0))
+    start, end, name = timeline.start_ns[rows], timeline.end_ns[rows], timeline.name[rows]
+    outer = _enclosing(start, end)
+    if outer is None:
+        return _one_by_one(start.tolist(), end.tolist(), name.tolist())
+    # The moments at which the innermost changes, and to what. Of those at one moment the last counts: ends of
+    # the outer after ends of the inner, then beginnings.
+    moment = np.concatenate((end[::-1], start))
+    becomes = np.concatenate((outer[::-1], np.arange(len(rows))))
+    order = np.argsort(moment, kind="stable")
+    moment, becomes = moment[order], becomes[order]
+    taken = np.flatnonzero((moment[1:] > moment[:-1]) & (becomes[:-1] >= 0))
+    return Innermost(moment[taken], moment[taken + 1], name[becomes[taken]])
+
+
+def _enclosing(start: Int64, end: Int64) -> Int64 | None:
+    """Return for each of some operations, which ascend by start, the one around it, -1 none; None: not nested."""
+    count = len(start)
+    depth = np.arange(count) - np.searchsorted(np.sort(end), start, side="right")
+    outer = np.full(count, -1, np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    heads = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=-1)) + 2))
+    for level in range(1, len(heads) - 1):
+        above = by_depth[heads[level - 1] : heads[level]]
+        mine = by_depth[heads[level] : heads[level + 1]]
+        outer[mine] = above[np.searchsorted(above, mine) - 1]
+    inside = np.flatnonzero(outer >= 0)
+    around = outer[inside]
+    return outer if ((around < inside) & (end[inside] <= end[around])).all() else None
+
+
+def _one_by_one(starts: list[int], ends: list[int], names: list[int]) -> Innermost:
+    """Cut the same where some overlap without nesting."""
     cut_starts: list[int] = []
     cut_ends: list[int] = []
     cut_names: list[int] = []
@@ -58,8 +88,7 @@ def innermost(timeline: Timeline, thread: int) -> Innermost:
             if outer_end > begin:
                 break
             stack.pop()
-        if begin > now:
-            now = begin
+        now = max(now, begin)
         stack.append((end, name))
     return Innermost(
         np.array(cut_starts, np.int64), np.array(cut_ends, np.int64), np.array(cut_names, np.int32)

@@ -102,7 +102,7 @@ def issued_before(rows: Rows, others: Int32, row: int) -> Bool:
     timeline = rows.timeline
     if timeline.launch[row] >= 0:
         known = timeline.launch[others] >= 0
-        by_call = timeline.launch[others] < timeline.launch[row]
+        by_call = rows.issue_turn[others] < rows.issue_turn[row]
         by_id = timeline.correlation[others] < timeline.correlation[row]
         found: Bool = np.where(known, by_call, by_id)
         return found
@@ -129,19 +129,12 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     if not len(candidates):
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
-    device = np.array([-1 if s.device is None else s.device for s in timeline.streams], np.int32)
-    for key in np.unique(
-        np.stack((timeline.rank, device[timeline.stream]))[:, candidates], axis=1
-    ).T.tolist():
-        mine = (
-            rows.queued & (timeline.rank == key[0]) & (device[timeline.stream] == key[1]) & timeline.is_work
-        )
+    for device in np.unique(timeline.device[candidates]).tolist():
+        mine = rows.queued & (timeline.device == device) & timeline.is_work
         work = np.flatnonzero(mine)
         work = work[np.argsort(timeline.end_ns[work], kind="stable")]
         ends = timeline.end_ns[work]
-        here = candidates[
-            (timeline.rank[candidates] == key[0]) & (device[timeline.stream[candidates]] == key[1])
-        ]
+        here = candidates[timeline.device[candidates] == device]
         high = np.searchsorted(ends, timeline.start_ns[here], side="right")
         for row, index in zip(here.tolist(), high.tolist(), strict=True):
             other = _ended_just_before(rows, work, index, row, int(lag[row]))
@@ -178,13 +171,13 @@ def _behind_wait_calls(rows: Rows) -> Bool:
     calls |= (timeline.kind == Kind.WAIT) & rows.echo & (timeline.record < 0) & (timeline.launch < 0)
     found = np.zeros(len(timeline), np.bool_)
     for rank in np.unique(timeline.rank[calls]).tolist():
-        waits = np.flatnonzero(calls & (timeline.rank == rank))
+        turns = np.sort(rows.turn[calls & (timeline.rank == rank)])
         for stream in range(len(timeline.streams)):
             low, high = int(rows.heads[stream]), int(rows.heads[stream + 1])
             if low == high or timeline.streams[stream].rank != rank:
                 continue
             issued = rows.issued[low:high]
-            before = np.searchsorted(waits, issued)
+            before = np.searchsorted(turns, issued)
             found[rows.in_order[low:high]] = np.diff(before, prepend=0) > 0
     return found
 

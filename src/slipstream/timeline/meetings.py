@@ -82,7 +82,11 @@ def match(rows: Rows, *, infer: bool = True) -> Matched:
         kept.append(np.concatenate(([late], ranks[ranks != late])).astype(np.int32))
     if apart:
         notes.append(
-            Note("clocks", apart, "collectives that one rank left before another came: their clocks differ")
+            Note(
+                "clocks",
+                apart,
+                "collectives that one rank left before another came: their clocks differ, or others are missing",
+            )
         )
     return Matched(
         _edges(src, dst, confidence), _int32(dst), np.array(release, np.int64), tuple(kept), tuple(notes)

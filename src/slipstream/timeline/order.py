@@ -31,13 +31,15 @@ class Rows:
         queued: bool [N], whether it stands in a device's stream, in the device's own time.
         echo: bool [N], a wait or a synchronisation written at the host's time on a device's stream (CUDA).
         issue_ns: int64 [N], when the host issued it; its start where that is unknown.
-        issue_row: int32 [N], the row of that call, so the order of issue; a row itself where that is unknown.
+        turn: int32 [N], the place of a row in the order in which a thread made its calls: by start, and of those
+            that start together the shortest first, as what takes no time came before what took some.
+        issue_turn: int32 [N], the turn of that call, so the order of issue; a row's own where that is unknown.
         release_ns: int64 [N], when its own work began: its start, of waits its end.
         done_ns: int64 [N], when its own work was over: its end; of a call that stood in its own copy, when it had
             issued it.
         stood: int32 [C, 2], (copy, call) of those.
         in_order: int32 [Q], queued rows by (place, start, end).
-        issued: int32 [Q], the calls that issued those, ascending on each stream.
+        issued: int32 [Q], the turns of the calls that issued those, ascending on each stream.
         heads: int32 [P + 1], where each place's rows begin in `in_order`; P streams.
     """
 
@@ -46,7 +48,8 @@ class Rows:
     queued: Bool
     echo: Bool
     issue_ns: Int64
-    issue_row: Int32
+    turn: Int32
+    issue_turn: Int32
     release_ns: Int64
     done_ns: Int64
     stood: Int32
@@ -78,14 +81,27 @@ class Rows:
         done = timeline.end_ns.copy()
         left = timeline.start_ns[stood[:, 1]] + _ISSUE_NS
         done[stood[:, 1]] = np.minimum(timeline.start_ns[stood[:, 0]], left)
-        own = np.arange(len(timeline), dtype=np.int32)
-        issue_row = np.where(launched, timeline.launch, own).astype(np.int32)
-        issued = issue_row[in_order]
+        turn = np.empty(len(timeline), np.int32)
+        turn[np.lexsort((timeline.end_ns, timeline.start_ns))] = np.arange(len(timeline), dtype=np.int32)
+        issue_turn = np.where(launched, turn[timeline.launch], turn)
+        issued = issue_turn[in_order]
         for low, high in zip(heads[:-1].tolist(), heads[1:].tolist(), strict=True):
             # Issue order is stream order; an unknown call looks later than it was, hence the minimum from behind.
             issued[low:high] = np.minimum.accumulate(issued[low:high][::-1])[::-1]
         return Rows(
-            timeline, place, queued, echo, issue, issue_row, release, done, stood, in_order, issued, heads
+            timeline,
+            place,
+            queued,
+            echo,
+            issue,
+            turn,
+            issue_turn,
+            release,
+            done,
+            stood,
+            in_order,
+            issued,
+            heads,
         )
 
     def of_stream(self, stream: int) -> Int32:
@@ -95,13 +111,13 @@ class Rows:
     def issued_before(self, stream: int, row: int) -> int:
         """Return the last operation that the host issued to a stream before a row of the host, or -1."""
         low, high = int(self.heads[stream]), int(self.heads[stream + 1])
-        index = low + int(np.searchsorted(self.issued[low:high], row))
+        index = low + int(np.searchsorted(self.issued[low:high], self.turn[row]))
         return int(self.in_order[index - 1]) if index > low else -1
 
     def issued_after(self, stream: int, row: int) -> int:
         """Return the first operation that the host issued to a stream after a row of the host, or -1."""
         low, high = int(self.heads[stream]), int(self.heads[stream + 1])
-        index = low + int(np.searchsorted(self.issued[low:high], row, side="right"))
+        index = low + int(np.searchsorted(self.issued[low:high], self.turn[row], side="right"))
         return int(self.in_order[index]) if index < high else -1
 
 
@@ -167,14 +183,14 @@ def stream_edges(rows: Rows, outside: Bool) -> EdgeList:
 
 
 def host_rows(rows: Rows) -> Int32:
-    """Return the rows of threads that the device has to do with, by (thread, start): launches and waits."""
+    """Return the rows of threads that the device has to do with, by (thread, turn): launches and waits."""
     timeline = rows.timeline
     wanted = np.zeros(len(timeline), np.bool_)
     wanted[timeline.launch[rows.queued & (timeline.launch >= 0)]] = True
     wanted[(timeline.kind == Kind.LAUNCH) | (timeline.kind == Kind.SYNC)] = True
     wanted &= ~timeline.on_device
     found = np.flatnonzero(wanted)
-    return found[np.argsort(timeline.stream[found], kind="stable")].astype(np.int32)
+    return found[np.lexsort((rows.turn[found], timeline.stream[found]))].astype(np.int32)
 
 
 def host_edges(rows: Rows, *, infer: bool) -> EdgeList:
@@ -188,7 +204,7 @@ def host_edges(rows: Rows, *, infer: bool) -> EdgeList:
     if len(found) < 2:
         return no_edges()
     if infer:
-        found = found[np.lexsort((found, timeline.rank[found]))]
+        found = found[np.lexsort((rows.turn[found], timeline.rank[found]))]
     behind = np.flatnonzero(timeline.rank[found[1:]] == timeline.rank[found[:-1]]) + 1
     src, dst = found[behind - 1], found[behind]
     same = timeline.stream[src] == timeline.stream[dst]

@@ -152,6 +152,7 @@ def reschedule(
     delay_ns: Int64 | None = None,
     without: Bool | None = None,
     careful: bool = True,
+    since_ns: int | None = None,
 ) -> Schedule:
     """Return when rows would have run.
 
@@ -162,23 +163,25 @@ def reschedule(
         delay_ns: int64 [E of the model], other delays, the recorded ones otherwise; see `delays`.
         without: bool [E of the model], edges to leave out.
         careful: which delays edges have that did not bind, if `delay_ns` is None.
+        since_ns: what began before this moment stays as it was, and nothing moves to before it.
     """
     delay = delays(model, careful=careful) if delay_ns is None else delay_ns
-    src, dst = model.src, model.dst
-    if without is not None and without.any():
-        kept = ~without
-        src, dst, delay = src[kept], dst[kept], delay[kept]
-    work = (
-        model.work_ns.tolist()
-        if work_ns is None
-        else np.concatenate((work_ns, model.work_ns[rows:])).tolist()
-    )
+    changed = model.work_ns if work_ns is None else np.concatenate((work_ns, model.work_ns[rows:]))
+    kept = np.ones(len(model.src), np.bool_) if without is None else ~without
+    earliest = int(model.begin_ns.min(initial=0))
+    # What waited only for edges that were left out begins when the recording does.
+    held = np.zeros(len(model.begin_ns), np.bool_)
+    held[model.dst] = True
+    if since_ns is not None:
+        earliest = since_ns
+        past = model.begin_ns <= since_ns
+        changed = np.where(model.begin_ns < since_ns, model.work_ns, changed)
+        kept &= ~past[model.dst]
+        held &= ~past
+    src, dst, delay = model.src[kept], model.dst[kept], delay[kept]
+    work = changed.tolist()
     first = np.searchsorted(dst, np.arange(len(model.begin_ns) + 1)).tolist()
     begin = model.begin_ns.tolist()
-    # What waited only for edges that were left out begins when the recording does.
-    held = np.zeros(len(begin), np.bool_)
-    held[model.dst] = True
-    earliest = int(model.begin_ns.min(initial=0))
     sources, delayed = src.tolist(), delay.tolist()
     done = [0] * len(begin)
     for node in model.order.tolist():
@@ -189,7 +192,7 @@ def reschedule(
                 other = done[sources[edge]] + delayed[edge]
                 if other > at:
                     at = other
-            begin[node] = at
+            begin[node] = at if at > earliest else earliest
         elif held[node]:
             begin[node] = earliest
         done[node] = begin[node] + work[node]

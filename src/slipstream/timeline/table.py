@@ -298,6 +298,16 @@ class Timeline:
         return np.array([stream.device is not None for stream in self.streams], np.bool_)[self.stream]
 
     @cached_property
+    def device(self) -> Int32:
+        """int32 [N], which device each row is of, counted over all ranks; -1 for a host's."""
+        numbers: dict[tuple[int, int], int] = {}
+        of_stream = [
+            -1 if stream.device is None else numbers.setdefault((stream.rank, stream.device), len(numbers))
+            for stream in self.streams
+        ]
+        return np.array(of_stream, np.int32)[self.stream]
+
+    @cached_property
     def is_work(self) -> Bool:
         """bool [N], whether a device is busy with it: kernels, copies, sets and communication; no parts."""
         return self.on_device & (self.kind <= Kind.COMM)

@@ -13,12 +13,12 @@ import numpy as np
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.answers import microseconds
 from slipstream.timeline.changes import Bucket, Change, Host, Scale, apply
-from slipstream.timeline.edge_types import Confidence, EdgeKind
-from slipstream.timeline.inference import STOOD_NS
+from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.overlap import union
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
 from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Kind
+from slipstream.timeline.unexplained import relax, unexplained
 
 #: A change of less than this share is called none.
 _NONE = 0.005
@@ -85,6 +85,7 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     items = rounds.counted(rank) or rounds.of_rank.get(rank, ())
     model = make_model(deps)
     inputs = apply(deps, rounds, model, changes)
+    moved = relax(deps, model, inputs.work_ns, inputs.delay_ns)
     took: dict[bool, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
     for careful in (True, False):
         schedule = reschedule(
@@ -93,6 +94,7 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
             work_ns=inputs.work_ns[careful],
             delay_ns=inputs.delay_ns[careful],
             without=inputs.without,
+            since_ns=_since(analysis, items),
         )
         took[careful] = _took(analysis, items, schedule, hide=inputs.hide)
     before = np.array([item.took_ns for item in items], np.int64)
@@ -100,11 +102,12 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     remarks = list(inputs.remarks)
     if model.broken:
         remarks.append(f"{model.broken} dependencies were left out: they close a circle")
-    held = model.binding & (model.bound_ns > STOOD_NS) & (model.kind != EdgeKind.HOST)
+    held = unexplained(model)
     if held.any():
+        kept = "from unchanged to changed with what ran meanwhile" if moved else "kept"
         remarks.append(
             f"{int(held.sum())} delays of more than 100 us that nothing in the trace explains "
-            f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms) were kept: the true gain may be larger"
+            f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms): {kept}"
         )
     touched = inputs.touched & (deps.timeline.rank == rank)
     faster = all(not isinstance(change, Scale | Host) or change.factor <= 1 for change in changes)
@@ -127,6 +130,11 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
             "text": _text(result, faster),
         }
     )
+
+
+def _since(analysis: Analysis, items: Sequence[Round]) -> int | None:
+    """Return when the rounds that are told of begin: what a change would have done before is no part of them."""
+    return int(min(analysis.deps.release_ns[item.first] for item in items)) if items else None
 
 
 def _took(
@@ -169,12 +177,14 @@ def _limit(
     if not any(isinstance(change, Scale | Host) and change.factor > 0 for change in changes):
         return None
     inputs = apply(analysis.deps, analysis.rounds, model, least)
+    relax(analysis.deps, model, inputs.work_ns, inputs.delay_ns)
     schedule = reschedule(
         model,
         len(analysis.timeline),
         work_ns=inputs.work_ns[False],
         delay_ns=inputs.delay_ns[False],
         without=inputs.without,
+        since_ns=_since(analysis, items),
     )
     return _took(analysis, items, schedule, hide=inputs.hide)
 

@@ -6,11 +6,8 @@ SQLite with integer nanoseconds. Tables and columns that a version does not have
 from __future__ import annotations
 
 import re
-import sqlite3
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,14 +25,21 @@ from slipstream.timeline.readers.ascend import (
     task_kind,
     vendor_step,
 )
+from slipstream.timeline.readers.database import (
+    Database,
+    Lookup,
+    integers,
+    opened,
+    pairs_of,
+    whole,
+    without_collection,
+)
 from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Group, Int64, Kind, Marks, Role, Stream
 
-_MAGIC: Final = b"SQLite format 3\0"
 #: What PYTORCH_API calls Python's own functions.
 _PYTHON_FUNCTION: Final = 50003
 _MSTX: Final = 50004
-_BATCH: Final = 1 << 16
 _TASK: Final = (
     "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId", "modelId",
 )  # fmt: skip
@@ -47,91 +51,30 @@ _COLLECTIVE: Final = re.compile(r"_(\d{1,9})_\d+$")
 _BYTES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "INT16": 2, "FP32": 4, "INT32": 4, "UINT32": 4}
 
 
-def is_database(path: Path) -> bool:
-    """Whether a file is SQLite's."""
-    try:
-        with path.open("rb") as file:
-            return file.read(16) == _MAGIC
-    except OSError:
-        return False
-
-
 def read_database(path: Path) -> Part:
     """Read a profile stored as a database.
 
     Raises:
         TraceError: the file cannot be read, is locked, or holds no profile.
     """
-    with _opened(path) as database:
+    with opened(path) as database, without_collection():
         return _Reader(path, database).read()
 
 
 def read_totals(part: Part, path: Path) -> None:
     """Add the vendor's totals that `analysis.db` holds; a file that cannot be read is noted."""
     try:
-        with _opened(path) as database:
+        with opened(path) as database:
             found = database.rows("StepTraceTime")
             part.vendor += [vendor_step(part.rank or 0, row) for row in found]
     except (TraceError, ValueError, TypeError) as error:
         part.note("unreadable", 1, f"{path.name}: {error}")
 
 
-class _Database:
-    """A database of which only what is there is asked for."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = {name for (name,) in listed}
-
-    def columns(self, table: str) -> set[str]:
-        """The columns of a table; none if it is not there."""
-        if table not in self.tables:
-            return set()
-        return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
-
-    def batches(self, table: str, wanted: Iterable[str]) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows of a table in the order of `wanted`; a column that is not there is NULL."""
-        there = self.columns(table)
-        if not there:
-            return
-        chosen = ", ".join(f'"{name}"' if name in there else "NULL" for name in wanted)
-        cursor = self.connection.execute(f'SELECT {chosen} FROM "{table}"')
-        while batch := cursor.fetchmany(_BATCH):
-            yield batch
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """The rows of a small table."""
-        if table not in self.tables:
-            return []
-        cursor = self.connection.execute(f'SELECT * FROM "{table}"')
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_Database]:
-    try:
-        with closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)
-        ) as connection:
-            connection.text_factory = lambda data: data.decode("utf-8", "replace")
-            yield _Database(connection)
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
-            raise TraceError(
-                f"{path} is locked: another program writes to it. Close that, or copy the file and read the copy."
-            ) from error
-        raise TraceError(f"cannot read the database {path}: {error}") from error
-    except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
-        # The last: sqlite3 cannot even say what is wrong, as its message quotes what is damaged.
-        raise TraceError(f"{path} is damaged, or no database of SQLite: {error}") from error
-
-
 class _Reader:
     """State of reading one database."""
 
-    def __init__(self, path: Path, database: _Database) -> None:
+    def __init__(self, path: Path, database: Database) -> None:
         self.path, self.database = path, database
         self.part = Part(str(path), "ascend db", rank_of(path.parent))
         self.names, self.streams = Pool(), Pool()
@@ -148,8 +91,9 @@ class _Reader:
                 "Profiles are ascend_pytorch_profiler_N.db and msprof_*.db."
             )
         ranks = database.rows("RANK_DEVICE_MAP")
-        if len(ranks) == 1 and isinstance(ranks[0].get("rankId"), int) and ranks[0]["rankId"] >= 0:
-            part.rank = ranks[0]["rankId"]
+        rank = ranks[0].get("rankId") if len(ranks) == 1 else None
+        if isinstance(rank, int) and 0 <= rank < 1 << 31:
+            part.rank = rank
         for batch in database.batches("STRING_IDS", ("id", "value")):
             self.strings.update(batch)
         self._tasks()
@@ -166,65 +110,64 @@ class _Reader:
         self.rows += count
         self.part.read += count
 
-    def _timed(self, batch: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The columns of the rows that begin and end at some time; the first two are start and end."""
+    def _timed(self, batch: list[tuple[Any, ...]]) -> tuple[Int64, Int64, list[tuple[Any, ...]]]:
+        """Start and end of the rows that begin and end at some time, and their other columns."""
         columns = list(zip(*batch, strict=True))
         try:
-            np.array(columns[0], np.int64), np.array(columns[1], np.int64)
+            return np.array(columns[0], np.int64), np.array(columns[1], np.int64), columns[2:]
         except (TypeError, ValueError, OverflowError):
             good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
             self.part.read += len(batch) - len(good)
             self.part.drop("time", len(batch) - len(good))
             columns = list(zip(*good, strict=True)) or [()] * len(columns)
-        return columns
+            return integers(columns[0]), integers(columns[1]), columns[2:]
 
     # The device.
 
     def _tasks(self) -> None:
         """Every TASK is a row, whatever it is."""
-        names: dict[int, int] = {}
         steps: dict[int, tuple[int, int]] = {}
-        for batch in self.database.batches("COMPUTE_TASK_INFO", ("globalTaskId", "name")):
-            names.update(batch)
+        # A name in a later part of the list wins.
+        named: list[tuple[Int64, Int64]] = []
         wanted = ("globalTaskId", "name", "opId", "size")
         for batch in self.database.batches("COMMUNICATION_TASK_INFO", wanted):
             steps.update((task, (operation, size)) for task, _, operation, size in batch)
-            names.update((task, name) for task, name, _, _ in batch if task not in names)
-        for batch in self.database.batches("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name")):
-            names.update(batch)
+            tasks, names, _, _ = zip(*reversed(batch), strict=True)
+            named.insert(0, (integers(tasks), integers(names)))
+        for table in ("COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO"):
+            for batch in self.database.batches(table, ("globalTaskId", "name")):
+                tasks, names = zip(*batch, strict=True)
+                named.append((integers(tasks), integers(names)))
+        name_of = Lookup(named)
         self.step_of: dict[int, tuple[int, int]] = {}
-        codes, known = Pool(), list[tuple[int, int, bool]]()
+        of_steps = np.array([task for task in steps if isinstance(task, int)], np.int64)
+        known: dict[tuple[int, int], tuple[int, int, bool]] = {}
         for batch in self.database.batches("TASK", _TASK):
-            start, end, device, connection, tasks, task_types, streams, numbers, models = self._timed(batch)
-            pairs = zip(task_types, map(names.get, tasks), strict=True)
-            code = np.array([codes[pair] for pair in pairs], np.int64)
-            known += [self._kind_of(*pair) for pair in list(codes)[len(known) :]]
-            named = np.array(known, np.int64).reshape(-1, 3)[code]
+            start, end, (device, connection, tasks, task_types, streams, numbers, models) = self._timed(batch)
+            task_id = integers(tasks)
+            name, there = name_of(task_id)
+            pairs, which = pairs_of(integers(task_types), name)
+            known |= {pair: self._kind_of(*pair) for pair in pairs if pair not in known}
+            facts = np.array([known[pair] for pair in pairs], np.int64).reshape(-1, 3)[which]
             # A task that no table describes is the frame of one that is described, if there is such.
-            described = bool(names)
-            frame = np.array([described and task not in names for task in tasks], np.int64)
-            if steps:
-                self._mark_steps(tasks, steps, named)
-            stream, model = _integers(streams), _integers(models)
-            task = (stream << 32) | (_integers(numbers) & 0xFFFFFFFF)
+            frame = (~there & bool(len(name_of))).astype(np.int64)
+            for row in np.flatnonzero(np.isin(task_id, of_steps)).tolist():
+                self.step_of[self.rows + row] = steps[tasks[row]]
+                facts[row, 1:] = Kind.SUBTASK, True  # a part of a collective
+            stream, model = integers(streams), integers(models)
+            task = (stream << 32) | (integers(numbers) & 0xFFFFFFFF)
             model[(model == NOTHING) | (model < 0)] = -1
+            places, which = pairs_of(integers(device), stream)
             self._add(
-                len(tasks), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
-                name=named[:, 0], kind=named[:, 1], step=named[:, 2], task=task, frame=frame,
-                stream=[self.streams[pair] for pair in zip(device, streams, strict=True)],
+                len(tasks), start_ns=start, end_ns=end, correlation=integers(connection),
+                name=facts[:, 0], kind=facts[:, 1], step=facts[:, 2], task=task, frame=frame,
+                stream=np.array([self.streams[place] for place in places], np.int64)[which],
                 **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, task)},
             )  # fmt: skip
 
-    def _mark_steps(self, tasks: tuple[Any, ...], steps: dict[int, tuple[int, int]], named: Int64) -> None:
-        """Tasks that a collective consists of."""
-        for number, task in enumerate(tasks):
-            if task in steps:
-                self.step_of[self.rows + number] = steps[task]
-                named[number, 1:] = Kind.SUBTASK, True
-
-    def _kind_of(self, task_type: Any, name: Any) -> tuple[int, int, bool]:
-        kind_text = self._text(task_type)
-        name_text = self._text(name) if name is not None else kind_text
+    def _kind_of(self, task_type: int, name: int) -> tuple[int, int, bool]:
+        kind_text = self._text(task_type if task_type >= 0 else None)
+        name_text = self._text(name) if name >= 0 else kind_text
         return self.names[name_text], task_kind(kind_text, name_text), is_step(kind_text)
 
     def _collectives(self) -> dict[int, int]:
@@ -234,7 +177,8 @@ class _Reader:
         wanted = ("startNs", "endNs", "opName", "connectionId", "groupName", "opId", "dataType", "count")
         self.collective_facts: list[tuple[int, int, int, int]] = []
         for batch in self.database.batches("COMMUNICATION_OP", wanted):
-            start, end, names, connection, group_names, operations, data_types, counts = self._timed(batch)
+            start, end, columns = self._timed(batch)
+            names, connection, group_names, operations, data_types, counts = columns
             facts = zip(names, group_names, operations, data_types, counts, strict=True)
             for row, (name, group, operation, data_type, count) in enumerate(facts, self.rows):
                 found[operation] = row
@@ -244,7 +188,7 @@ class _Reader:
                 sequence = int(match.group(1)) if match else -1
                 self.collective_facts.append((row, groups[Group(self._text(group))], sequence, moved))
             self._add(
-                len(names), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
+                len(names), start_ns=start, end_ns=end, correlation=integers(connection),
                 name=[self.names[self._text(name)] for name in names], kind=np.full(len(names), Kind.COMM),
                 step=np.zeros(len(names)), stream=np.full(len(names), self.streams["communication", 0]),
             )  # fmt: skip
@@ -254,18 +198,26 @@ class _Reader:
     # The host.
 
     def _calls(self) -> None:
-        kinds: dict[Any, tuple[int, int]] = {}
+        kinds: dict[int, tuple[int, int]] = {}
         wanted = ("startNs", "endNs", "name", "globalTid", "connectionId")
         for batch in self.database.batches("CANN_API", wanted):
-            start, end, names, threads, connection = self._timed(batch)
-            for name in set(names) - kinds.keys():
-                text = self._text(name)
-                kinds[name] = (self.names[text], call_kind(text))
-            named = np.array([kinds[name] for name in names], np.int64).reshape(-1, 2)
+            start, end, (names, threads, connection) = self._timed(batch)
+            pairs, which = pairs_of(integers(names), integers(threads))
+            for name, _ in pairs:
+                if name not in kinds:
+                    text = self._text(name if name >= 0 else None)
+                    kinds[name] = (self.names[text], call_kind(text))
+            facts = np.array(
+                [
+                    (*kinds[name], self.streams["thread", max(thread, 0) & 0xFFFFFFFF])
+                    for name, thread in pairs
+                ],
+                np.int64,
+            )
+            named = facts.reshape(-1, 3)[which]
             self._add(
-                len(names), start_ns=_integers(start), end_ns=_integers(end), correlation=_integers(connection),
-                name=named[:, 0], kind=named[:, 1], step=np.zeros(len(names)),
-                stream=[self.streams["thread", (thread or 0) & 0xFFFFFFFF] for thread in threads],
+                len(names), start_ns=start, end_ns=end, correlation=integers(connection),
+                name=named[:, 0], kind=named[:, 1], step=np.zeros(len(names)), stream=named[:, 2],
             )  # fmt: skip
 
     def _operators(self) -> None:
@@ -380,21 +332,9 @@ class _Reader:
                 parent[row] = found if parent[found] < 0 else parent[found]
 
 
-def _integers(values: tuple[Any, ...]) -> Int64:
-    """int64 [rows]; NULL is -1."""
-    try:
-        return np.array(values, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_whole(value) for value in values], np.int64)
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and abs(value) < 1 << 62 else -1
-
-
 def _stream(first: Any, second: Any) -> Stream:
     if first == "thread":
         return Stream(0, None, f"thread {second}", second, Role.HOST)
     if first == "communication":
         return Stream(0, 0, "communication", -1, Role.COMM)
-    return Stream(0, _whole(first) if first else 0, f"stream {second}", _whole(second))
+    return Stream(0, max(0, whole(first)), f"stream {second}", whole(second))

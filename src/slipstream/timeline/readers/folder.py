@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from slipstream.errors import TraceError
-from slipstream.timeline.readers.ascend_db import is_database
+from slipstream.timeline.readers.database import is_database
 
 _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 #: Files that make a folder an Ascend profile, best first.

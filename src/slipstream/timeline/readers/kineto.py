@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,12 @@ _DROPPED: Final = {
     "Trace": "profiler span",
     "Python": "python_function",
 }
+
+#: What is no stretch of time, and as what it is counted.
+_PHASES: Final[dict[Any, str]] = {
+    "s": "arrow", "f": "arrow", "t": "arrow", "M": "metadata", "C": "counter", "i": "instant", "I": "instant",
+    "R": "instant",
+}  # fmt: skip
 
 _LAUNCH: Final = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _SYNC: Final = re.compile(
@@ -104,29 +111,27 @@ class _Reader:
     def _take(self, events: list[KinetoEvent]) -> None:
         part = self.part
         part.read += len(events)
-        host, device, marks = [], [], []
-        arrows = 0
+        host: list[KinetoEvent] = []
+        device: list[KinetoEvent] = []
+        marks: list[KinetoEvent] = []
+        others: list[KinetoEvent] = []
+        place: dict[Any, Any] = dict.fromkeys(_HOST, host.append) | dict.fromkeys(_DEVICE, device.append)
+        place |= dict.fromkeys(_ANNOTATIONS, marks.append)
         for event in events:
-            phase = event.ph
-            if phase != "X":
-                # Most events that are none: every launch has an arrow.
-                if phase in ("s", "f"):
-                    arrows += 1
-                else:
-                    self._other(event)
+            if event.ph != "X":
+                others.append(event)
                 continue
             category = event.cat
-            if category in _DEVICE:
-                device.append(event)
-            elif category in _ANNOTATIONS:
-                marks.append(event)
+            put = place.get(category)
+            if put is not None:
+                put(event)
             elif category in _DROPPED:
                 part.drop(_DROPPED[category])
-            elif category not in _HOST and _is_device(event):
+            elif _is_device(event):
                 device.append(event)
             else:
                 host.append(event)
-        part.drop("arrow", arrows)
+        self._others(others)
         # A few at a time: what is alive in the table should be its columns.
         if host:
             self._add(host, [-2 - self.threads[event.pid, event.tid] for event in host], host_side=True)
@@ -135,20 +140,13 @@ class _Reader:
         if marks:
             self._add_marks(marks)
 
-    def _other(self, event: KinetoEvent) -> None:
-        part = self.part
-        if event.ph == "M":
-            part.drop("metadata")
-            if event.name == "thread_name" and event.args is not None:
+    def _others(self, events: list[KinetoEvent]) -> None:
+        """Events that are no stretch of time; most are arrows, as every launch has one."""
+        for phase, count in Counter([event.ph for event in events]).items():
+            self.part.drop(_PHASES.get(phase, f"phase {phase}"), count)
+        for event in events:
+            if event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 self.thread_names[event.pid, event.tid] = str(event.args.name)
-        elif event.ph == "t":
-            part.drop("arrow")
-        elif event.ph == "C":
-            part.drop("counter")
-        elif event.ph in ("i", "I", "R"):
-            part.drop("instant")
-        else:
-            part.drop(f"phase {event.ph}")
 
     def _add(self, events: list[KinetoEvent], streams: list[int], *, host_side: bool) -> None:
         start_ns, bad = nanoseconds([event.ts for event in events])
@@ -215,7 +213,7 @@ class _Reader:
     def _header(self) -> None:
         part, members = self.part, self.pieces.head | self.pieces.tail
         about = _decoded(members.get("distributedInfo"), _Header) or _Header()
-        if isinstance(about.rank, int) and not isinstance(about.rank, bool):
+        if isinstance(about.rank, int) and not isinstance(about.rank, bool) and 0 <= about.rank < 1 << 31:
             part.rank = about.rank
         self.group_ranks = {
             str(each.get("pg_name")): tuple(each["ranks"])
