@@ -195,8 +195,10 @@ def test_nothing_moves_to_before_the_rounds_that_are_told_of() -> None:
     result = what_if(analysed(shape), [parse_scale("kernel=0")])
     gained = result.before_ns.sum() - result.hopeful_ns.sum()
     assert gained > 0
-    assert result.limit_ns is not None
-    assert np.array_equal(result.limit_ns, result.hopeful_ns)
+    assert result.limit_ns is None  # it is the limit
+    half = what_if(analysed(shape), [parse_scale("kernel=0.5")])
+    assert half.limit_ns is not None
+    assert np.array_equal(half.limit_ns, result.hopeful_ns)
 
 
 @pytest.mark.parametrize("what", ["comm", "kernel"])
