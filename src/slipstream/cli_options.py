@@ -25,6 +25,7 @@ class EngineOptions:
         dtype: Weights: f32, bf16, q4, or auto by the file.
         graph: full, piecewise (split at attention), full_and_piecewise (prompts in pieces), full_decode_only,
             or none.
+        graph_fallback: Take a lesser mode where attention cannot give this one.
         buckets: Captured request slots, as 1,2,4,8.
         mixed_sizes: Captured rows of prompts' chunks where these run in pieces, as 32,64,128,256.
         extend_graph: Whether the extend phase has graphs: on, off, or auto where they save time.
@@ -48,6 +49,7 @@ class EngineOptions:
     head: str | None = None
     dtype: str = "auto"
     graph: str = "full"
+    graph_fallback: bool = True
     buckets: str = ",".join(map(str, DEFAULT_BUCKETS))
     mixed_sizes: str | None = None
     extend_graph: str = "auto"
@@ -80,6 +82,7 @@ class EngineOptions:
                 None if self.mixed_sizes is None else numbers("mixed-sizes", self.mixed_sizes),
                 self.extend_graph,
                 self.task_order,
+                self.graph_fallback,
             ),
             dtype=self.dtype,
             device=self.device,

@@ -58,6 +58,7 @@ class GraphConfig:
         check: poison stale and padded rows, and compare static addresses at every replay.
         task_order: what is issued first at a replay of a graph with tasks: "replay_first", or "update_first" (for
             Ascend's ENPU).
+        fallback: whether a lesser mode will do where attention cannot give this one.
     """
 
     mode: str = "full"
@@ -66,6 +67,7 @@ class GraphConfig:
     mixed_sizes: tuple[int, ...] | None = None
     extend: str = "auto"
     task_order: str = "replay_first"
+    fallback: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from slipstream.config import (
 from slipstream.device.caps import Caps
 from slipstream.errors import UnknownNameError, UsageError
 from slipstream.graph.buckets import MAX_BUCKET, check_buckets
-from slipstream.graph.modes import GraphMode
+from slipstream.graph.modes import AttentionSupport, GraphMode
+from slipstream.graph.support import resolve_mode
 from slipstream.kv.pages import pages_for
 
 #: The default context is bounded, because pages are reserved for every request that may run.
@@ -37,6 +38,9 @@ _PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 #: What npu_fused_infer_attention_score reads for more than one row a request, as a prefill has.
 _FIA_PAGE_SIZES = (128, 256, 384, 512)
+
+#: What each attention can have in a captured graph, and whether pieces can be cut at it.
+_GRAPH_SUPPORT = {"paged": (AttentionSupport.ALWAYS, True), "fia": (AttentionSupport.UNIFORM_BATCH, False)}
 
 #: PyTorch does not refuse more threads than it can start: it crashes.
 _MAX_THREADS = 512
@@ -166,7 +170,7 @@ def resolve(
     draft, head = _draft(config, shape, sampling, ledger)
     width = 1 if draft == "none" else config.spec.num_steps + 1
     ledger.settle("num_steps", config.spec.num_steps, width - 1, f"a round verifies {width} rows a request")
-    graph_mode = _graph_mode(config, attention, ledger)
+    graph_mode = _graph_mode(config, attention, width, ledger)
     buckets = _buckets(config, graph_mode, ledger)
     mixed_sizes = _mixed_sizes(config, graph_mode, ledger)
     extend_graph = _extend_graph(config, graph_mode, draft, head, ledger)
@@ -374,11 +378,17 @@ def _draft(
     return asked, head
 
 
-def _graph_mode(config: EngineConfig, attention: str, ledger: _Ledger) -> GraphMode:
-    mode, why = GraphMode(config.graph.mode), "as asked"
-    if attention == "fia" and mode.has_piecewise:
-        mode = GraphMode.FULL_DECODE_ONLY if mode.has_full else GraphMode.NONE
-        why = "attention fia is captured with its lengths as tasks, and cannot stand between pieces"
+def _graph_mode(config: EngineConfig, attention: str, width: int, ledger: _Ledger) -> GraphMode:
+    """Hold the mode against what attention can give: fia's lengths are tasks, so pieces cannot be cut at it."""
+    asked = GraphMode(config.graph.mode)
+    support, splitting = _GRAPH_SUPPORT[attention]
+    # Our FULL leaves chunks of prompts eager, so no mixed batch is captured whole in it either.
+    wanted = GraphMode.FULL_DECODE_ONLY if asked is GraphMode.FULL else asked
+    mode, changes = resolve_mode(wanted, support, splitting, width, fallback=config.graph.fallback)
+    mode = asked if mode is wanted else mode
+    why = "; ".join(change.why for change in changes) or "as asked"
+    if changes:
+        why = f"with attention {attention}: {why}"
     ledger.settle("graph", config.graph.mode, mode.value, why)
     return mode
 

@@ -24,7 +24,8 @@ from tests.model.tiny import write_tiny_gguf
 Capture = pytest.CaptureFixture[str]
 
 ENGINE_OPTIONS = (
-    "draft num-steps head dtype graph buckets mixed-sizes extend-graph check device kernels kv-dtype max-requests "
+    "draft num-steps head dtype graph graph-fallback buckets mixed-sizes extend-graph check task-order device "
+    "attention kernels kv-dtype max-requests "
     "max-model-len page-size num-pages prefill-chunk threads seed"
 )
 TRACE_OPTIONS = "advanced sides rules rank infer"

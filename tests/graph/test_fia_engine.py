@@ -191,7 +191,7 @@ class TestPlan:
         plan = self.plan(attention="fia", page_size=128, graph=GraphConfig(asked))
         assert plan.graph_mode.value == got
         [decision] = [decision for decision in plan.decisions if decision.what == "graph"]
-        assert ("between pieces" in decision.why) == (asked != got)
+        assert ("cannot be split at attention" in decision.why) == (asked != got)
 
     def test_fia_reads_float16_and_large_pages(self) -> None:
         plan = self.plan(attention="fia", page_size=128)

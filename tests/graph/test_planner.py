@@ -93,7 +93,7 @@ class TestMode:
         )
 
     def test_a_fall_back_that_is_forbidden(self) -> None:
-        with pytest.raises(UsageError, match=r"mode full is not possible.*--mode full_and_piecewise"):
+        with pytest.raises(UsageError, match=r"mode full is not possible.*Take full_and_piecewise"):
             plan_graphs(PlanRequest(8, mode=FULL, support=AttentionSupport.UNIFORM_BATCH, fallback=False))
 
     def test_a_fall_back_of_the_platform_that_is_forbidden(self) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from slipstream.config import GRAPH_MODES, EngineConfig, GraphConfig
+from slipstream.device.caps import Caps
 from slipstream.errors import UnknownNameError, UsageError
 from slipstream.graph.modes import AttentionSupport, GraphMode
 from slipstream.graph.support import ASCEND_SUPPORT, attention_support, check_state_blocks, resolve_mode
+from slipstream.plan import EnginePlan, ModelShape, resolve
 
 NONE, PIECES, FULL = GraphMode.NONE, GraphMode.PIECEWISE, GraphMode.FULL
 DECODE_ONLY, BOTH = GraphMode.FULL_DECODE_ONLY, GraphMode.FULL_AND_PIECEWISE
@@ -51,14 +54,14 @@ def test_the_mode_that_can_be_given(
     assert [change.asked for change in changes] == steps[:-1]
     assert steps[-1] == got.value
     if asked is not got:
-        with pytest.raises(UsageError, match=rf"mode {asked.value} is not possible: .*Take --mode"):
+        with pytest.raises(UsageError, match=rf"mode {asked.value} is not possible: .*Take "):
             resolve_mode(asked, support, splitting, width, fallback=False)
     else:
         assert resolve_mode(asked, support, splitting, width, fallback=False) == (asked, ())
 
 
 def test_whole_mixed_batches_without_any_support_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"can never stand in a whole graph.*--mode piecewise or none"):
+    with pytest.raises(UsageError, match=r"can never stand in a whole graph.*Take piecewise or none"):
         resolve_mode(FULL, NEVER, True, 1)
 
 
@@ -89,3 +92,38 @@ def test_a_recurrent_state_needs_a_block_a_request() -> None:
     check_state_blocks(FULL, 9, None)
     with pytest.raises(UsageError, match=r"whole graphs of 9 requests need as many state blocks.*has 8"):
         check_state_blocks(DECODE_ONLY, 9, 8)
+
+
+class TestInAnEnginesPlan:
+    """The same rules where an engine is planned: fia's lengths are tasks, so pieces cannot be cut at it."""
+
+    CAPS = Caps("npu", ("f32", "bf16"), GRAPH_MODES, True, (), 1, attentions=("paged", "fia"))
+
+    def plan(self, mode: str, attention: str, *, fallback: bool = True) -> EnginePlan:
+        size = 128 if attention == "fia" else 16
+        graph = GraphConfig(mode, fallback=fallback)
+        config = EngineConfig(device="npu", attention=attention, page_size=size, graph=graph)
+        return resolve(config, self.CAPS, ModelShape("tiny", 256, False, 64))
+
+    @pytest.mark.parametrize("mode", GRAPH_MODES)
+    def test_paged_attention_gives_every_mode(self, mode: str) -> None:
+        assert self.plan(mode, "paged", fallback=False).graph_mode is GraphMode(mode)
+
+    @pytest.mark.parametrize(
+        ("mode", "got"),
+        [
+            ("none", "none"),
+            ("full", "full"),
+            ("full_decode_only", "full_decode_only"),
+            ("full_and_piecewise", "full_decode_only"),
+            ("piecewise", "none"),
+        ],
+    )
+    def test_fia_gives_a_lesser_one_with_its_reason(self, mode: str, got: str) -> None:
+        plan = self.plan(mode, "fia")
+        decision = next(each for each in plan.decisions if each.what == "graph")
+        assert (plan.graph_mode.value, decision.got) == (got, got)
+        assert decision.why == "as asked" if mode == got else "cannot be split at attention" in decision.why
+        if mode != got:
+            with pytest.raises(UsageError, match=rf"mode {mode} is not possible: .*Take {got}, or allow"):
+                self.plan(mode, "fia", fallback=False)

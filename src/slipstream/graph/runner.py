@@ -13,6 +13,7 @@ from slipstream.device.api import Device, Graph, Stream
 from slipstream.errors import CaptureError
 from slipstream.graph.descriptor import BatchDescriptor
 from slipstream.graph.dispatch import MIXED, Dispatch, Dispatcher
+from slipstream.graph.failures import classify
 from slipstream.graph.modes import GraphMode, Route
 from slipstream.graph.pieces import Live, capture_pieces, capture_whole
 from slipstream.graph.stats import GraphStats
@@ -145,7 +146,7 @@ class GraphRunner:
                         break
                     except CaptureError as error:
                         broken[mode, shape.phase, width] = str(error)
-                        self.dispatcher.fail(mode, key, f"capture failed: {error}")
+                        self.dispatcher.fail(mode, key, f"capture failed: {error}{_known(error)}")
 
     def _capture_one(self, mode: GraphMode, key: BatchDescriptor, shape: BatchDescriptor) -> None:
         wrapper = self._wrappers[key.phase].of(mode)
@@ -326,6 +327,12 @@ class GraphRunner:
         """Return mode and key of every graph there is."""
         wrappers = [wrapper for both in self._wrappers.values() for wrapper in both]
         return [(wrapper.mode, key) for wrapper in wrappers for key in wrapper.entries]
+
+
+def _known(error: CaptureError) -> str:
+    """Return what is known of such failures, to be put behind the error's own text."""
+    diagnosis = classify(error)
+    return f" ({diagnosis.sentence})" if diagnosis.known else ""
 
 
 def trace_args(dispatch: Dispatch) -> dict[str, int | float | str]:

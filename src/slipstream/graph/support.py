@@ -69,7 +69,7 @@ def resolve_mode(
         nonlocal got
         if not fallback:
             raise UsageError(
-                f"mode {mode.value} is not possible: {why}. Take --mode {to.value}, or allow falling back."
+                f"mode {mode.value} is not possible: {why}. Take {to.value}, or allow falling back."
             )
         changes.append(Change("mode", got.value, to.value, why, rule))
         got = to
@@ -79,7 +79,7 @@ def resolve_mode(
         if support is AttentionSupport.NEVER:
             raise UsageError(
                 f"mode {mode.value} is not possible: the attention backend can never stand in a whole graph "
-                f"({level}). Take --mode piecewise or none."
+                f"({level}). Take piecewise or none."
             )
         why = f"attention is {level}, so mixed batches cannot be captured whole"
         lesser = GraphMode.FULL_AND_PIECEWISE if splitting_possible else GraphMode.FULL_DECODE_ONLY
