@@ -11,12 +11,12 @@ replaced, and an element that still does not decode is left out and counted.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from isal import isal_zlib
 
 from slipstream.errors import TraceError
 from slipstream.timeline.table import Note
@@ -122,7 +122,7 @@ class Pieces(Generic[T]):
                         self._watch(len(chunk))
                         yield chunk
                     return
-                inflate = zlib.decompressobj(31)
+                inflate = isal_zlib.decompressobj(31)
                 while data := file.read(_COMPRESSED):
                     self._watch(len(data))
                     while data:
@@ -132,11 +132,11 @@ class Pieces(Generic[T]):
                         if inflate.eof:
                             if not data.startswith(_GZIP):
                                 break
-                            inflate = zlib.decompressobj(31)
+                            inflate = isal_zlib.decompressobj(31)
                 if not inflate.eof:
                     self.cut = True
                     yield inflate.flush()
-        except zlib.error:
+        except isal_zlib.error:  # type: ignore[misc]  # its types say less than it is
             self.cut = True
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror or error}") from error
