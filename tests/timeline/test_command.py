@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from slipstream.cli import main
+from slipstream.timeline.readers import open_timeline
 from tests.timeline.generated import sglang
 from tests.timeline.places import real
 from tests.timeline.speculative import Shape
@@ -348,3 +351,35 @@ def test_real_traces(capsys: Capture, name: str, line: str) -> None:
 def test_a_trace_of_the_host_alone(capsys: Capture) -> None:
     code, text = refused(capsys, "analyse", real("kineto/hta/cpu-only.json.gz"))
     assert (code, "no operation of a device" in text) == (1, True)
+
+
+class TestFilesThatAreWritten:
+    def test_a_page_and_its_report(self, capsys: Capture, runs: dict[str, Path], tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        assert main(["trace", "analyse", str(runs["slow"]), "--html", str(page), "--round", "3"]) == 0
+        assert "round 3" in capsys.readouterr().out.lower()
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("<!doctype html>")
+        assert "http://" not in text.replace("http://www.w3.org/", "")
+        assert "https://" not in text
+
+    @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+    def test_an_export_is_read_back_as_the_same_operations(
+        self, capsys: Capture, runs: dict[str, Path], tmp_path: Path, name: str
+    ) -> None:
+        target = tmp_path / name
+        assert main(["trace", "export", str(runs["fast"]), "--perfetto", str(target)]) == 0
+        capsys.readouterr()
+        raw = gzip.decompress(target.read_bytes()) if name.endswith(".gz") else target.read_bytes()
+        slices = [event for event in json.loads(raw)["traceEvents"] if event["ph"] == "X"]
+        written = Counter(event["name"] for event in slices)
+        table = open_timeline(runs["fast"])
+        assert not Counter(table.names[name] for name in table.name) - written
+
+    def test_a_place_that_cannot_be_written(
+        self, capsys: Capture, runs: dict[str, Path], tmp_path: Path
+    ) -> None:
+        code, line = refused(capsys, "export", runs["fast"], "--perfetto", tmp_path / "no" / "t.json")
+        assert code != 0
+        assert "no" in line
+        assert not list(tmp_path.iterdir())
