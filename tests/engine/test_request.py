@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slipstream.config import SamplingParams
 from slipstream.engine.request import Request
 from slipstream.errors import UsageError
-from slipstream.plan import check_sampling
+from slipstream.plan_checks import check_sampling
 from tests.engines import Fleet
 
 EOS = 0

@@ -30,7 +30,7 @@ from slipstream.engine.stats import EngineStats
 from slipstream.errors import ReplayError
 from slipstream.graph.host_lists import COMMITTED
 from slipstream.graph.runner import trace_args
-from slipstream.plan import check_sampling
+from slipstream.plan_checks import check_sampling
 from slipstream.speculative.keeper import Stance
 from slipstream.speculative.lag import HeadLag
 from slipstream.speculative.round import Batch, RoundResult, run_round
