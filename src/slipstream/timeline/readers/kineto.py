@@ -114,12 +114,16 @@ class _Reader:
         host: list[KinetoEvent] = []
         device: list[KinetoEvent] = []
         marks: list[KinetoEvent] = []
-        others: list[KinetoEvent] = []
+        others: list[Any] = []
+        about: list[KinetoEvent] = []
         place: dict[Any, Any] = dict.fromkeys(_HOST, host.append) | dict.fromkeys(_DEVICE, device.append)
         place |= dict.fromkeys(_ANNOTATIONS, marks.append)
         for event in events:
-            if event.ph != "X":
-                others.append(event)
+            phase = event.ph
+            if phase != "X":
+                others.append(phase)
+                if phase == "M":
+                    about.append(event)
                 continue
             category = event.cat
             put = place.get(category)
@@ -131,7 +135,12 @@ class _Reader:
                 device.append(event)
             else:
                 host.append(event)
-        self._others(others)
+        # No stretches of time; most are arrows, as every launch has one.
+        for phase, count in Counter(others).items():
+            part.drop(_PHASES.get(phase, f"phase {phase}"), count)
+        for event in about:
+            if event.name == "thread_name" and event.args is not None:
+                self.thread_names[event.pid, event.tid] = str(event.args.name)
         # A few at a time: what is alive in the table should be its columns.
         if host:
             self._add(host, [-2 - self.threads[event.pid, event.tid] for event in host], host_side=True)
@@ -139,14 +148,6 @@ class _Reader:
             self._add(device, self._device_streams(device), host_side=False)
         if marks:
             self._add_marks(marks)
-
-    def _others(self, events: list[KinetoEvent]) -> None:
-        """Events that are no stretch of time; most are arrows, as every launch has one."""
-        for phase, count in Counter([event.ph for event in events]).items():
-            self.part.drop(_PHASES.get(phase, f"phase {phase}"), count)
-        for event in events:
-            if event.ph == "M" and event.name == "thread_name" and event.args is not None:
-                self.thread_names[event.pid, event.tid] = str(event.args.name)
 
     def _add(self, events: list[KinetoEvent], streams: list[int], *, host_side: bool) -> None:
         start_ns, bad = nanoseconds([event.ts for event in events])
