@@ -39,6 +39,7 @@ class EngineOptions:
         max_model_len: Tokens of prompt and answer, a request.
         page_size: Tokens a KV page.
         num_pages: KV pages.
+        memory_mb: MB for keys, values and graphs together; the pages are what the graphs, measured, leave.
         prefill_chunk: Prompt tokens a prefill step computes.
         threads: CPU threads; the cores of this process by default.
         seed: Seeds sampling and random weights.
@@ -63,6 +64,7 @@ class EngineOptions:
     max_model_len: int | None = None
     page_size: int = 16
     num_pages: int | None = None
+    memory_mb: int | None = None
     prefill_chunk: int = 256
     threads: int | None = None
     seed: int = 0
@@ -93,6 +95,7 @@ class EngineOptions:
             max_model_len=self.max_model_len,
             page_size=self.page_size,
             num_pages=self.num_pages,
+            memory_mb=self.memory_mb,
             prefill_chunk=self.prefill_chunk,
             threads=self.threads,
             seed=self.seed,

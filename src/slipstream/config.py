@@ -87,6 +87,8 @@ class EngineConfig:
             most 4096.
         page_size: tokens a KV page.
         num_pages: KV pages; None makes room for max_requests requests of max_model_len tokens.
+        memory_mb: what keys, values and graphs may take together, in 10^6 bytes; the pages are what the graphs,
+            measured, leave. None bounds nothing.
         prefill_chunk: prompt tokens a prefill step computes.
         threads: CPU threads; None takes the cores this process may use.
         seed: seeds sampling and random weights.
@@ -103,6 +105,7 @@ class EngineConfig:
     max_model_len: int | None = None
     page_size: int = 16
     num_pages: int | None = None
+    memory_mb: int | None = None
     prefill_chunk: int = 256
     threads: int | None = None
     seed: int = 0

@@ -19,6 +19,7 @@ from slipstream.device.caps import Caps
 from slipstream.device.registry import open_device
 from slipstream.engine.core import build_core, use_kernels
 from slipstream.engine.engine import Engine, StepOutput
+from slipstream.engine.memory import fit_pages
 from slipstream.errors import EmptyPromptError, RequestError
 from slipstream.model.catalog import resolve_model
 from slipstream.model.checkpoint import Checkpoint, open_checkpoint
@@ -108,6 +109,7 @@ def build_engine(loaded: LoadedModel, plan: EnginePlan, recorder: Recorder | Non
         head = load_head(plan.head, loaded.target, target_hash(loaded.checkpoint))
     elif plan.draft == "nextn":
         head = random_head(loaded.target, plan.seed)
+    plan = fit_pages(plan, loaded.device, loaded.target, head)
     core = build_core(plan, loaded.device, loaded.target, head, recorder)
     return Engine(core, loaded.tokenizer.eos_ids, loaded.tokenizer.stream)
 
@@ -131,6 +133,7 @@ class LLM:
         self.plan, checkpoint, device = plan_for(str(model), self.config)
         self.loaded = load_model(checkpoint, device, self.plan)
         self.engine = build_engine(self.loaded, self.plan, recorder)
+        self.plan = self.engine.core.plan  # with the pages that memory_mb leaves
 
     @property
     def tokenizer(self) -> Tokenizer:

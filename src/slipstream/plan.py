@@ -99,6 +99,7 @@ class EnginePlan:
     prefill_chunk: int
     seed: int
     decisions: tuple[Decision, ...]
+    memory_mb: int | None = None
 
     @property
     def slot_bytes(self) -> int:
@@ -154,6 +155,8 @@ def resolve(
     num_pages = config.num_pages or config.max_requests * pages_per_request
     kv_bytes = (num_pages + 1) * config.page_size * shape.slot_values * _KV_BYTES[kv_dtype]
     why = "as asked" if config.num_pages else f"{config.max_requests} requests of {length} tokens at once"
+    if config.memory_mb:
+        why = f"at most, where the graphs leave as much of {config.memory_mb} MB; {why}"
     ledger.settle(
         "num_pages", config.num_pages, num_pages, f"{why}; {kv_bytes / 1e6:.0f} MB when all are used"
     )
@@ -183,6 +186,7 @@ def resolve(
         prefill_chunk=config.prefill_chunk,
         seed=config.seed,
         decisions=tuple(ledger.decisions),
+        memory_mb=config.memory_mb,
     )
 
 

@@ -68,6 +68,7 @@ def check_config(config: EngineConfig) -> None:
         ("max-requests", config.max_requests, 1, MAX_BUCKET),
         ("max-model-len", config.max_model_len, 1, None),
         ("num-pages", config.num_pages, 1, None),
+        ("memory-mb", config.memory_mb, 1, None),
         ("prefill-chunk", config.prefill_chunk, 1, None),
         ("threads", config.threads, 1, _MAX_THREADS),
         ("seed", config.seed, 0, _MAX_SEED),
@@ -75,6 +76,11 @@ def check_config(config: EngineConfig) -> None:
         if value is not None and (value < least or (most is not None and value > most)):
             limit = f"at least {least}" if most is None else f"{least} to {most}"
             raise UsageError(f"{what} {value} is not possible; it is {limit}.")
+    if config.num_pages is not None and config.memory_mb is not None:
+        raise UsageError(
+            f"num-pages {config.num_pages} and memory-mb {config.memory_mb} both say how many KV pages there are; "
+            "give one of them."
+        )
     if config.spec.head is not None and config.spec.draft not in ("nextn", "auto"):
         raise UsageError(
             f"a head is given, but the drafter is {config.spec.draft!r}; use --draft nextn or --draft auto."

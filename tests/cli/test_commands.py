@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 ENGINE_OPTIONS = (
     "draft num-steps head dtype graph graph-fallback buckets mixed-sizes extend-graph check task-order device "
     "attention kernels kv-dtype max-requests "
-    "max-model-len page-size num-pages prefill-chunk threads seed"
+    "max-model-len page-size num-pages memory-mb prefill-chunk threads seed"
 )
 TRACE_OPTIONS = "advanced sides rules rank infer"
 OPTIONS = {
