@@ -115,7 +115,7 @@ class TestOurRound:
 
     @pytest.mark.slow
     def test_200_orders_take_about_a_minute(self) -> None:
-        """48 s on a quiet core (docs/log.md). Time of all threads, on a busy or a slower one: several times that."""
+        """48 s on a quiet core (docs/log.md); the time of all threads, on a busy one, is several times that."""
         run_round()
         began = time.process_time()
         for seed in range(20):
