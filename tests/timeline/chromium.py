@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,13 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
 
+#: The browser talks by the descriptors 3 and 4; a shell could not take them from any that has two digits.
+_START = (
+    "import fcntl, os, sys; ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 20) for end in sys.argv[1:3]]; "
+    "os.dup2(ends[0], 3); os.dup2(ends[1], 4); os.execvp(sys.argv[3], sys.argv[3:])"
+)
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Page]:
     """Start a browser and open an empty page; end it afterwards."""
@@ -117,9 +125,9 @@ def running(folder: Path) -> Iterator[Page]:
         "--window-size=1440,1000",
         f"--user-data-dir={folder / 'profile'}",
     ]
-    command = f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}'
+    ends = [str(to_read), str(from_write)]
     browser = subprocess.Popen(
-        ["sh", "-c", command, find(), *options, "--remote-debugging-pipe", "about:blank"],
+        [sys.executable, "-c", _START, *ends, find(), *options, "--remote-debugging-pipe", "about:blank"],
         pass_fds=(to_read, from_write),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
