@@ -7,7 +7,6 @@ tell (a graph's nodes, times inside a replay) is empty.
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from slipstream.config import GRAPH_MODES
 from slipstream.device.api import Gate, Stream
 from slipstream.device.caps import Caps
-from slipstream.device.torch_streams import TorchDevice, TorchStream, raw_of
+from slipstream.device.torch_streams import TorchDevice, raw_of
 from slipstream.errors import DeviceError
 
 #: CU_STREAM_WAIT_VALUE_EQ and CU_STREAM_WRITE_VALUE_DEFAULT of the driver's header.
@@ -63,8 +62,7 @@ class CudaDevice(TorchDevice):
     name = "cuda"
 
     def __init__(self) -> None:
-        self.module = _torch_cuda()
-        self.torch_device = torch.device("cuda", self.module.current_device())
+        super().__init__(_torch_cuda())
         self.caps = Caps(
             device="cuda",
             # 4-bit products are made for CPUs here.
@@ -76,17 +74,12 @@ class CudaDevice(TorchDevice):
             # The host only launches.
             default_threads=1,
         )
-        self.entered: list[TorchStream] = []
 
     def gate(self) -> Gate:
         return CudaGate(self)
 
     def new_graph(self, name: str) -> Any:
         return self.module.CUDAGraph()
-
-    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
-        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
-        return captured
 
 
 def _torch_cuda() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from slipstream.config import GRAPH_MODES
 from slipstream.device.api import Gate, HostOp, PagedQuery, Stream, Task
 from slipstream.device.caps import Caps
 from slipstream.device.npu_attention import FusedAttention, causal_mask
-from slipstream.device.torch_streams import TorchDevice, TorchGraph, TorchStream, raw_of
+from slipstream.device.torch_streams import TorchDevice, TorchGraph, raw_of
 from slipstream.errors import CaptureError, DeviceError, ReplayError
 
 #: Arguments that are numbers of the host: a graph keeps those of the capture.
@@ -121,8 +121,7 @@ class NpuDevice(TorchDevice):
     name = "npu"
 
     def __init__(self) -> None:
-        self.module = _torch_npu()
-        self.torch_device = torch.device("npu", self.module.current_device())
+        super().__init__(_torch_npu())
         self.caps = Caps(
             device="npu",
             # 4-bit products are made for CPUs here.
@@ -135,7 +134,6 @@ class NpuDevice(TorchDevice):
             default_threads=1,
             attentions=("paged", "fia"),
         )
-        self.entered: list[TorchStream] = []
         self._mask: torch.Tensor | None = None
 
     def gate(self) -> Gate:
@@ -151,10 +149,6 @@ class NpuDevice(TorchDevice):
 
     def new_graph(self, name: str) -> Any:
         return self.module.NPUGraph()
-
-    def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
-        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
-        return captured
 
 
 def _torch_npu() -> Any:

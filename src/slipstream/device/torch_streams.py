@@ -201,21 +201,26 @@ class TorchGraph(Graph):
 class TorchDevice(Device):
     """The current device of a torch module.
 
-    Attributes:
+    Args:
         module: `torch.cuda`, `torch.npu`.
+
+    Attributes:
         entered: the streams that are entered, innermost last.
     """
 
-    module: Any
-    entered: list[TorchStream]
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.torch_device = torch.device(self.name, module.current_device())
+        self.entered: list[TorchStream] = []
 
     @abstractmethod
     def new_graph(self, name: str) -> Any:
         """Return an empty graph of the module."""
 
-    @abstractmethod
     def capturing(self, raw: Any, stream: Stream, pool: Any = None) -> AbstractContextManager[Any]:
         """Return the context in which work on `stream` is captured into `raw`, in a memory pool or its own."""
+        captured: AbstractContextManager[Any] = self.module.graph(raw, pool=pool, stream=raw_of(stream))
+        return captured
 
     def new_stream(self, name: str) -> Any:
         """Return a new stream of the module."""
