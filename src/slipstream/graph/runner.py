@@ -19,7 +19,7 @@ from slipstream.graph.pieces import Live, capture_pieces, capture_whole
 from slipstream.graph.stats import GraphStats
 from slipstream.graph.switch import GraphSaving, ShapeSaving, pays
 from slipstream.graph.tasks import GraphTasks, TaskBook
-from slipstream.graph.wrapper import CaptureGate, GraphWrapper, eager
+from slipstream.graph.wrapper import CaptureGate, Entry, GraphWrapper, eager
 from slipstream.trace import NullRecorder, Recorder, Slice, names
 
 #: Runs one phase in one shape, over the static buffers of that shape.
@@ -79,7 +79,6 @@ class GraphRunner:
         self._wrappers = {phase: self._wrap(function, check) for phase, function in phases.items()}
         self._jobs: list[_Job] = []
         self._kernels_gone: dict[str, int] = {}
-        self.asleep = False
 
     def _wrap(self, function: PhaseFunction, check: bool) -> _PhaseGraphs:
         pieces = GraphWrapper(
@@ -156,20 +155,19 @@ class GraphRunner:
                 if key.phase not in MIXED or shape.rows == self.dispatcher.mixed_sizes[-1]:
                     with torch.inference_mode(), self._book.warm_up() if self._book else nullcontext():
                         self._phases[key.phase](shape)  # warm-up
-                started = time.perf_counter_ns()
                 wrapper(mode, key, live)
-                self._note(mode, key, time.perf_counter_ns() - started)
+                self._note(mode, key, wrapper.entries[key])
             if shape.phase not in MIXED:
                 replay = wrapper.entries[key].graph.replay
                 self._observe(shape, self._cost_ns(lambda: replay(Live(shape.slots, shape.rows))))
         self.dispatcher.mend(mode, key)
 
-    def _note(self, mode: GraphMode, key: BatchDescriptor, capture_ns: int) -> None:
-        graph = self._wrappers[key.phase].of(mode).entries[key].graph
+    def _note(self, mode: GraphMode, key: BatchDescriptor, entry: Entry) -> None:
+        graph = entry.graph
         self.stats.note_capture(
             mode,
             key,
-            capture_ns,
+            entry.capture_ns,
             pieces=len(graph.graphs),
             memory_bytes=graph.memory_bytes,
             streams=max((each.num_streams for each in graph.graphs), default=0),
@@ -239,12 +237,10 @@ class GraphRunner:
         self.device.synchronize()
         self.device.drop_pool()
         self.dispatcher.sleep(True)
-        self.asleep = True
 
     def wake(self) -> None:
         """Capture again what `sleep` dropped. The static buffers have to hold safe values, as at first."""
         self.dispatcher.sleep(False)
-        self.asleep = False
         self._capture_jobs(self._jobs)
 
     def retry(self) -> None:

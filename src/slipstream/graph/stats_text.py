@@ -8,11 +8,11 @@ prometheus(stats)                   counters and gauges in Prometheus' text form
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from slipstream.graph.modes import GraphMode
-from slipstream.graph.stats import GraphStats
+from slipstream.graph.stats import GraphRecord, GraphStats
 
 #: Phases that the table counts: the target's forwards, as in vLLM; drafts and extends have no steps of their
 #: own there.
@@ -87,6 +87,40 @@ def graph_records(stats: GraphStats) -> list[dict[str, Any]]:
     return records
 
 
+#: Families with one sample a graph: name, kind, help, and what is told of its record.
+_OF_A_GRAPH: tuple[tuple[str, str, str, Callable[[GraphRecord], float]], ...] = (
+    ("graph_replays_total", "counter", "Replays of a graph.", lambda record: record.replays),
+    ("graph_rows_total", "counter", "Rows of batches that a graph replayed.", lambda record: record.raw_rows),
+    (
+        "graph_rows_padded_total",
+        "counter",
+        "Rows of replays that belonged to no request.",
+        lambda record: record.padded_rows,
+    ),
+    (
+        "graph_captures_total",
+        "counter",
+        "Captures of a graph; more than one after a sleep.",
+        lambda record: record.captures,
+    ),
+    ("graph_capture_seconds_total", "counter", "Time of captures.", lambda record: record.capture_ns * _NS),
+    ("graph_memory_bytes", "gauge", "Memory that a graph holds alone.", lambda record: record.memory_bytes),
+    ("graph_tasks", "gauge", "Updatable ops of a graph.", lambda record: record.tasks),
+    (
+        "graph_update_seconds_total",
+        "counter",
+        "Host time of refreshing tasks.",
+        lambda record: record.update_ns * _NS,
+    ),
+    (
+        "graph_wait_seconds_total",
+        "counter",
+        "Host time of waiting before replays.",
+        lambda record: record.wait_ns * _NS,
+    ),
+)
+
+
 def prometheus(stats: GraphStats, prefix: str = "slipstream") -> str:
     """Return the same as counters and gauges in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
@@ -99,55 +133,8 @@ def prometheus(stats: GraphStats, prefix: str = "slipstream") -> str:
             lines.append(f"{prefix}_{name}{{{shown}}} {value:g}")
 
     graphs = list(_labelled(stats))
-    family(
-        "graph_replays_total",
-        "counter",
-        "Replays of a graph.",
-        ((of, record.replays) for of, record in graphs),
-    )
-    family(
-        "graph_rows_total",
-        "counter",
-        "Rows of batches that a graph replayed.",
-        ((of, record.raw_rows) for of, record in graphs),
-    )
-    family(
-        "graph_rows_padded_total",
-        "counter",
-        "Rows of replays that belonged to no request.",
-        ((of, record.padded_rows) for of, record in graphs),
-    )
-    family(
-        "graph_captures_total",
-        "counter",
-        "Captures of a graph; more than one after a sleep.",
-        ((of, record.captures) for of, record in graphs),
-    )
-    family(
-        "graph_capture_seconds_total",
-        "counter",
-        "Time of captures.",
-        ((of, record.capture_ns * _NS) for of, record in graphs),
-    )
-    family(
-        "graph_memory_bytes",
-        "gauge",
-        "Memory that a graph holds alone.",
-        ((of, record.memory_bytes) for of, record in graphs),
-    )
-    family("graph_tasks", "gauge", "Updatable ops of a graph.", ((of, record.tasks) for of, record in graphs))
-    family(
-        "graph_update_seconds_total",
-        "counter",
-        "Host time of refreshing tasks.",
-        ((of, record.update_ns * _NS) for of, record in graphs),
-    )
-    family(
-        "graph_wait_seconds_total",
-        "counter",
-        "Host time of waiting before replays.",
-        ((of, record.wait_ns * _NS) for of, record in graphs),
-    )
+    for name, kind, text, value in _OF_A_GRAPH:
+        family(name, kind, text, ((of, value(record)) for of, record in graphs))
     family(
         "graph_replay_seconds",
         "summary",
