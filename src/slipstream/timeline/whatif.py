@@ -6,13 +6,13 @@ Predicting no gain is an answer: work that the path does not run through may tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.answers import microseconds
-from slipstream.timeline.changes import Bucket, Change, Host, Scale, apply
+from slipstream.timeline.changes import Bucket, Change, Host, Inputs, Scale, apply
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.overlap import union
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
@@ -86,17 +86,9 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     model = make_model(deps)
     inputs = apply(deps, rounds, model, changes)
     moved = relax(deps, model, inputs.work_ns, inputs.delay_ns)
-    took: dict[bool, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
-    for careful in (True, False):
-        schedule = reschedule(
-            model,
-            len(deps.timeline),
-            work_ns=inputs.work_ns[careful],
-            delay_ns=inputs.delay_ns[careful],
-            without=inputs.without,
-            since_ns=_since(analysis, items),
-        )
-        took[careful] = _took(analysis, items, schedule, hide=inputs.hide)
+    careful_ns, hopeful_ns = (
+        _rescheduled(analysis, items, model, inputs, careful) for careful in (True, False)
+    )
     before = np.array([item.took_ns for item in items], np.int64)
     on_path = _on_path(analysis, rank, items, inputs.touched)
     remarks = list(inputs.remarks)
@@ -115,8 +107,8 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         rank,
         tuple(item.number for item in items),
         before,
-        took[True],
-        took[False],
+        careful_ns,
+        hopeful_ns,
         _limit(analysis, items, model, changes),
         int(deps.timeline.dur_ns[touched].sum()),
         on_path,
@@ -124,17 +116,27 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         tuple(remarks),
         "",
     )
-    return WhatIf(
-        **{
-            **{name: getattr(result, name) for name in WhatIf.__dataclass_fields__},
-            "text": _text(result, faster),
-        }
-    )
+    return replace(result, text=_text(result, faster))
 
 
 def _since(analysis: Analysis, items: Sequence[Round]) -> int | None:
     """Return when the rounds that are told of begin: what a change would have done before is no part of them."""
     return int(min(analysis.deps.release_ns[item.first] for item in items)) if items else None
+
+
+def _rescheduled(
+    analysis: Analysis, items: Sequence[Round], model: Model, inputs: Inputs, careful: bool
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return how long each round would take with what a change makes of work and delays."""
+    schedule = reschedule(
+        model,
+        len(analysis.timeline),
+        work_ns=inputs.work_ns[careful],
+        delay_ns=inputs.delay_ns[careful],
+        without=inputs.without,
+        since_ns=_since(analysis, items),
+    )
+    return _took(analysis, items, schedule, hide=inputs.hide)
 
 
 def _took(
@@ -178,15 +180,7 @@ def _limit(
         return None
     inputs = apply(analysis.deps, analysis.rounds, model, least)
     relax(analysis.deps, model, inputs.work_ns, inputs.delay_ns)
-    schedule = reschedule(
-        model,
-        len(analysis.timeline),
-        work_ns=inputs.work_ns[False],
-        delay_ns=inputs.delay_ns[False],
-        without=inputs.without,
-        since_ns=_since(analysis, items),
-    )
-    return _took(analysis, items, schedule, hide=inputs.hide)
+    return _rescheduled(analysis, items, model, inputs, careful=False)
 
 
 def _on_path(analysis: Analysis, rank: int, items: Sequence[Round], touched: Bool) -> int:

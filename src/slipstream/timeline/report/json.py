@@ -16,7 +16,7 @@ from slipstream.timeline.report.quality import merged_notes
 from slipstream.timeline.report.verdict import verdict
 from slipstream.timeline.rounds import Phase
 from slipstream.timeline.stats import Stats
-from slipstream.timeline.table import Source
+from slipstream.timeline.table import Source, SourceFile
 
 SCHEMA: Final = 1
 
@@ -41,18 +41,7 @@ def analysis_data(
         "rank": rank,
         "verdict": verdict(views[rank], next(line for line in lines if line.rank == rank)),
         "base_ns": table.base_ns,
-        "sources": [
-            {
-                "path": source.path,
-                "format": source.format,
-                "rank": source.rank,
-                "read": source.read,
-                "rows": source.rows,
-                "marks": source.marks,
-                "dropped": dict(source.dropped),
-            }
-            for source in table.sources
-        ],
+        "sources": [source_data(source) for source in table.sources],
         "ranks": [
             {
                 "rank": line.rank,
@@ -138,11 +127,23 @@ def overview_data(view: Overview) -> Data:
     }
 
 
+def source_data(source: SourceFile) -> Data:
+    """Return what is told of one file that was read."""
+    return {
+        "path": source.path,
+        "format": source.format,
+        "rank": source.rank,
+        "read": source.read,
+        "rows": source.rows,
+        "marks": source.marks,
+        "dropped": dict(source.dropped),
+    }
+
+
 def round_data(analysis: Analysis, report: RoundReport, *, pieces: bool = False) -> Data:
     """Return one round; with every piece of its path if asked."""
-    item, table = report.round, analysis.timeline
-    path = report.path
-    data: Data = {
+    item = report.round
+    return {
         "number": item.number,
         "kind": item.kind.value,
         "why": item.why,
@@ -153,28 +154,7 @@ def round_data(analysis: Analysis, report: RoundReport, *, pieces: bool = False)
         "advanced": None if report.advanced is None else list(report.advanced),
         "token_ns": report.cost_ns,
         "phases": [_phase(analysis, phase) for phase in item.phases],
-        "path": {
-            "ns": path.length_ns,
-            **{f"{_PIECES[piece]}_ns": ns for piece, ns in path.by_piece().items()},
-            "parts": [
-                {
-                    "label": part.label,
-                    "seam": part.seam,
-                    "ns": part.took_ns,
-                    "device_ns": part.work_ns,
-                    "host_ns": part.host_ns,
-                    "delay_ns": part.delay_ns,
-                    "unexplained_ns": part.unknown_ns,
-                    "host": dict(part.host.most_common()),
-                    "meanwhile": dict(part.meanwhile.most_common()),
-                }
-                for part in report.parts
-            ],
-            "rests_on": [
-                {"edge": _edge(edge), "confidence": _sure(sure), "ns": ns}
-                for (edge, sure), ns in report.rests_on.items()
-            ],
-        },
+        "path": _path(analysis, report, pieces=pieces),
         "communication": [
             {
                 "what": part.what,
@@ -185,31 +165,8 @@ def round_data(analysis: Analysis, report: RoundReport, *, pieces: bool = False)
             }
             for part in report.communication
         ],
-        "joins": [
-            {
-                "row": _row(analysis, join.row),
-                "branch": _row(analysis, join.branch),
-                "other": _row(analysis, join.other),
-                "waited_ns": join.waited_ns,
-                "edge": _edge(join.kind),
-                "confidence": _sure(join.confidence),
-                "on_path": join.on_path,
-                "side_by_side": join.side_by_side,
-            }
-            for join in report.joins
-        ],
-        "bubbles": [
-            {
-                "stream": table.streams[hole.stream].name,
-                "start_ns": hole.start_ns,
-                "idle_ns": hole.idle_ns,
-                "before": _row(analysis, hole.row),
-                "waited_for": _row(analysis, hole.waited),
-                "edge": _edge(hole.edge),
-                "confidence": _sure(hole.confidence),
-            }
-            for hole in report.bubbles
-        ],
+        "joins": _joins(analysis, report),
+        "bubbles": _bubbles(analysis, report),
         "answers": [
             {
                 "question": answer.question,
@@ -221,9 +178,35 @@ def round_data(analysis: Analysis, report: RoundReport, *, pieces: bool = False)
             for answer in report.answers
         ],
     }
+
+
+def _path(analysis: Analysis, report: RoundReport, *, pieces: bool) -> Data:
+    path = report.path
+    data: Data = {
+        "ns": path.length_ns,
+        **{f"{_PIECES[piece]}_ns": ns for piece, ns in path.by_piece().items()},
+        "parts": [
+            {
+                "label": part.label,
+                "seam": part.seam,
+                "ns": part.took_ns,
+                "device_ns": part.work_ns,
+                "host_ns": part.host_ns,
+                "delay_ns": part.delay_ns,
+                "unexplained_ns": part.unknown_ns,
+                "host": dict(part.host.most_common()),
+                "meanwhile": dict(part.meanwhile.most_common()),
+            }
+            for part in report.parts
+        ],
+        "rests_on": [
+            {"edge": _edge(edge), "confidence": _sure(sure), "ns": ns}
+            for (edge, sure), ns in report.rests_on.items()
+        ],
+    }
     if pieces:
         columns = (path.starts_ns, path.ends_ns, path.row, path.piece, path.edge, path.confidence)
-        data["path"]["pieces"] = [
+        data["pieces"] = [
             {
                 "start_ns": start,
                 "end_ns": end,
@@ -235,6 +218,37 @@ def round_data(analysis: Analysis, report: RoundReport, *, pieces: bool = False)
             for start, end, row, piece, edge, sure in zip(*(c.tolist() for c in columns), strict=True)
         ]
     return data
+
+
+def _joins(analysis: Analysis, report: RoundReport) -> list[Data]:
+    return [
+        {
+            "row": _row(analysis, join.row),
+            "branch": _row(analysis, join.branch),
+            "other": _row(analysis, join.other),
+            "waited_ns": join.waited_ns,
+            "edge": _edge(join.kind),
+            "confidence": _sure(join.confidence),
+            "on_path": join.on_path,
+            "side_by_side": join.side_by_side,
+        }
+        for join in report.joins
+    ]
+
+
+def _bubbles(analysis: Analysis, report: RoundReport) -> list[Data]:
+    return [
+        {
+            "stream": analysis.timeline.streams[hole.stream].name,
+            "start_ns": hole.start_ns,
+            "idle_ns": hole.idle_ns,
+            "before": _row(analysis, hole.row),
+            "waited_for": _row(analysis, hole.waited),
+            "edge": _edge(hole.edge),
+            "confidence": _sure(hole.confidence),
+        }
+        for hole in report.bubbles
+    ]
 
 
 _PIECES = {

@@ -11,6 +11,7 @@ from slipstream.timeline.analysis import Analysis, RoundReport
 from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Stretch
 from slipstream.timeline.report.choice import Chosen
+from slipstream.timeline.report.json import source_data
 from slipstream.timeline.report.scene import Scene
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
@@ -190,18 +191,7 @@ def _quality(analysis: Analysis) -> Plain:
         ],
         "vendor": quality.vendor,
         "notes": [(note.what, note.count, note.why, note.rank) for note in quality.notes],
-        "sources": [
-            {
-                "path": source.path,
-                "format": source.format,
-                "rank": source.rank,
-                "read": source.read,
-                "rows": source.rows,
-                "marks": source.marks,
-                "dropped": dict(source.dropped),
-            }
-            for source in analysis.timeline.sources
-        ],
+        "sources": [source_data(source) for source in analysis.timeline.sources],
     }
 
 
