@@ -376,11 +376,10 @@ class Engine:
             host["drafts"][row, : len(by_host)] = by_host
             host["from_host"][row] = bool(by_host)
             host["greedy"][row] = request.request_id not in self._generators
-        if self.core.attention is not None:
-            self._write_lengths(requests)
+        self._write_lengths(requests)
 
     def _write_lengths(self, requests: list[Request]) -> None:
-        """Tell the host's side of attention how long the contexts are.
+        """Tell attention that takes lengths from the host how long the contexts are.
 
         Raises:
             ReplayError: in checking mode, the device has other lengths.
