@@ -177,19 +177,8 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
     release = deps.release_ns[deps.joining]
     inside = deps.joining[(release >= path.start_ns) & (release < path.end_ns)]
     found: list[Join] = []
-    for row in inside[table.rank[inside] == rank].tolist():
-        latest: dict[int, int] = {}  # place -> its edge that was ready last
-        for edge in deps.edges_into(row):
-            src = int(edges.src[edge])
-            if not table.on_device[src] or edges.kind[edge] == _COLLECTIVE:
-                continue
-            place = int(deps.place[src])
-            if place not in latest or deps.ready_ns[edge] > deps.ready_ns[latest[place]]:
-                latest[place] = edge
-        ordered = sorted(latest.values(), key=lambda edge: int(deps.ready_ns[edge]), reverse=True)
-        if len(ordered) < 2:
-            continue
-        last, second = ordered[:2]
+    for last, second in _last_two(deps, inside[table.rank[inside] == rank]):
+        row = int(edges.dst[last])
         branch = work_behind(deps, int(edges.src[last]))
         other = work_behind(deps, int(edges.src[second]))
         found.append(
@@ -205,6 +194,33 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
             )
         )
     return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))
+
+
+def _last_two(deps: Dependencies, rows: Int32) -> list[list[int]]:
+    """Return, of each row that waits for two streams or more, the edges of those that were ready last and before.
+
+    Args:
+        rows: int32 [J], ascending.
+    """
+    edges = deps.edges
+    counts = deps.first[rows + 1] - deps.first[rows]
+    # The edges of a row follow one another: all of them, row by row.
+    into = np.repeat(deps.first[rows] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    src = edges.src[into]
+    into = into[deps.timeline.on_device[src] & (edges.kind[into] != _COLLECTIVE)]
+    place = deps.place[edges.src[into]]
+    # Of each place the last to be ready, of equals the first.
+    order = np.lexsort((-into, deps.ready_ns[into], place, edges.dst[into]))
+    into, place = into[order], place[order]
+    dst = edges.dst[into]
+    into = into[np.append((dst[1:] != dst[:-1]) | (place[1:] != place[:-1]), True)[: len(into)]]
+    order = np.lexsort((into, -deps.ready_ns[into], edges.dst[into]))
+    into = into[order]
+    dst = edges.dst[into]
+    begins = np.append(True, dst[1:] != dst[:-1])[: len(into)]
+    pairs = np.flatnonzero(begins[:-1] & ~begins[1:])
+    found: list[list[int]] = np.stack((into[pairs], into[pairs + 1]), axis=1).tolist()
+    return found
 
 
 def _begun(deps: Dependencies, row: int) -> int:
@@ -276,8 +292,9 @@ def communication(deps: Dependencies, item: Round) -> list[Share]:
     computing = table.kind[rows] == Kind.KERNEL
     cover = union(start[computing], end[computing])
     found = [share("communication", start[comm], end[comm], cover)]
-    families = np.array([family(table.name_of(row)) for row in rows[comm].tolist()])
-    for name in np.unique(families).tolist():
-        mine = families == name
+    ids, which = np.unique(table.name[rows[comm]], return_inverse=True)
+    families = [family(table.names[name]) for name in ids.tolist()]
+    for name in sorted(set(families)):
+        mine = np.array([each == name for each in families])[which]
         found.append(share(name, start[comm][mine], end[comm][mine], cover))
     return [found[0], *sorted(found[1:], key=lambda part: -part.exposed_ns)]

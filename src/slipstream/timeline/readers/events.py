@@ -7,7 +7,7 @@ checked where they are used. Where no scalar stands, an event is left out and co
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Union
 
 import msgspec
 
@@ -69,31 +69,76 @@ class KinetoArgs(msgspec.Struct, gc=False):
     target_rank: Any = msgspec.field(default=None, name="Dst Rank")
 
 
-class KinetoEvent(TimedEvent, gc=False):
-    """An event of PyTorch's profile; `ts` and `dur` in microseconds."""
+class KinetoEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A stretch of time of PyTorch's profile; `ts` and `dur` in microseconds, also as Decimal."""
 
+    cat: Scalar = None
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = 0
     args: KinetoArgs | None = None
 
 
-class _ExactKinetoEvent(NamedEvent, gc=False):
+class KinetoName(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """Metadata: the name of a process or a thread."""
+
+    phase: ClassVar[str] = "M"
+    name: Scalar = ""
+    pid: Scalar = None
+    tid: Scalar = None
+    args: KinetoArgs | None = None
+
+
+class OtherEvent(msgspec.Struct, gc=False):
+    """What is neither; only counted."""
+
+    phase: Scalar = None
+
+
+class _AnyEvent(TimedEvent, gc=False):
+    args: KinetoArgs | None = None
+
+
+class _ExactEvent(NamedEvent, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = Decimal(0)
     args: KinetoArgs | None = None
 
 
-_FAST: Final = msgspec.json.Decoder(list[KinetoEvent])
-_EXACT: Final = msgspec.json.Decoder(list[_ExactKinetoEvent])
+Kineto = KinetoEvent | KinetoName | OtherEvent
+
+#: Half of a trace may be arrows and instants: with the phase for a tag, nothing is made of their fields.
+_COUNTED: Final[Any] = tuple(
+    msgspec.defstruct(f"_Phase_{phase}", [], namespace={"phase": phase}, gc=False, tag_field="ph", tag=phase)
+    for phase in ("s", "f", "t", "i", "I", "R", "C")
+)
+_FAST: Final = msgspec.json.Decoder(list[Union[(KinetoEvent, KinetoName, *_COUNTED)]])  # type: ignore[valid-type]
+_ANY: Final = msgspec.json.Decoder(list[_AnyEvent])
+_EXACT: Final = msgspec.json.Decoder(list[_ExactEvent])
 
 
-def decode_kineto(text: bytes) -> list[KinetoEvent]:
+def decode_kineto(text: bytes | memoryview) -> list[Kineto]:
     """Decode an array of events. Where a float would lose nanoseconds, `ts` is a Decimal."""
-    events = _FAST.decode(text)
-    for event in events:
-        if event.ph == "X":
-            if isinstance(event.ts, float) and event.ts >= _EXACT_US:
-                return _EXACT.decode(text)  # type: ignore[return-value]
-            break
+    try:
+        events: list[Kineto] = _FAST.decode(text)
+    except msgspec.ValidationError:  # a phase that is not known here, or none
+        events = [_typed(event) for event in _ANY.decode(text)]
+    first = next((event for event in events if type(event) is KinetoEvent), None)
+    if first is not None and isinstance(first.ts, float) and first.ts >= _EXACT_US:
+        return [_typed(event) for event in _EXACT.decode(text)]
     return events
+
+
+def _typed(event: _AnyEvent | _ExactEvent) -> Kineto:
+    if event.ph == "X":
+        ts: Any = event.ts
+        dur: Any = event.dur
+        return KinetoEvent(event.cat, event.name, event.pid, event.tid, ts, dur, event.args)
+    if event.ph == "M":
+        return KinetoName(event.name, event.pid, event.tid, event.args)
+    return OtherEvent(event.ph)
 
 
 def ranks_of(text: Any) -> tuple[int, ...]:

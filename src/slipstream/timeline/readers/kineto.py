@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
 from slipstream.timeline.readers.events import (
+    Kineto,
     KinetoArgs,
     KinetoEvent,
+    KinetoName,
     decode_kineto,
     message_bytes,
     ranks_of,
@@ -35,11 +38,18 @@ _DEVICE: Final = {
     "cuda_sync": Kind.WAIT,
     "cuda_event": Kind.RECORD,
 }
-_ANNOTATIONS: Final = ("user_annotation", "gpu_user_annotation")
+#: Where events go.
+_HOST_SIDE: Final = "host"
+_DEVICE_SIDE: Final = "device"
+_MARK: Final = "mark"
 #: Categories whose correlation is that of a launch; all others that are no device's are the host's, without one.
 _CALLS: Final = re.compile(r"(?i)runtime|driver")
 #: The usual ones of the host. Of others, as new profilers may write them, arguments tell whose they are.
-_HOST: Final = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "overhead", "Operator", "Runtime"})
+_SIDES: Final[dict[Any, str]] = (
+    dict.fromkeys(("cpu_op", "cuda_runtime", "cuda_driver", "overhead", "Operator", "Runtime"), _HOST_SIDE)
+    | dict.fromkeys(_DEVICE, _DEVICE_SIDE)
+    | dict.fromkeys(("user_annotation", "gpu_user_annotation"), _MARK)
+)
 #: Dropped before anything is made of them, with the reason that is counted.
 _DROPPED: Final = {
     "python_function": "python_function",
@@ -52,6 +62,9 @@ _PHASES: Final[dict[Any, str]] = {
     "s": "arrow", "f": "arrow", "t": "arrow", "M": "metadata", "C": "counter", "i": "instant", "I": "instant",
     "R": "instant",
 }  # fmt: skip
+
+#: The thread of an event.
+_PLACE: Final = attrgetter("pid", "tid")
 
 _LAUNCH: Final = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _SYNC: Final = re.compile(
@@ -108,59 +121,48 @@ class _Reader:
 
     # Pieces.
 
-    def _take(self, events: list[KinetoEvent]) -> None:
+    def _take(self, events: list[Kineto]) -> None:
         part = self.part
         part.read += len(events)
-        host: list[KinetoEvent] = []
-        device: list[KinetoEvent] = []
-        marks: list[KinetoEvent] = []
-        others: list[Any] = []
-        about: list[KinetoEvent] = []
-        place: dict[Any, Any] = dict.fromkeys(_HOST, host.append) | dict.fromkeys(_DEVICE, device.append)
-        place |= dict.fromkeys(_ANNOTATIONS, marks.append)
-        for event in events:
-            phase = event.ph
-            if phase != "X":
-                others.append(phase)
-                if phase == "M":
-                    about.append(event)
-                continue
-            category = event.cat
-            put = place.get(category)
-            if put is not None:
-                put(event)
-            elif category in _DROPPED:
-                part.drop(_DROPPED[category])
-            elif _is_device(event):
-                device.append(event)
-            else:
-                host.append(event)
+        work = [event for event in events if type(event) is KinetoEvent]
+        others = Counter(event.phase for event in events if not isinstance(event, KinetoEvent))
         # No stretches of time; most are arrows, as every launch has one.
-        for phase, count in Counter(others).items():
+        for phase, count in others.items():
             part.drop(_PHASES.get(phase, f"phase {phase}"), count)
-        for event in about:
-            if event.name == "thread_name" and event.args is not None:
+        for event in events if "M" in others else ():
+            if type(event) is KinetoName and event.name == "thread_name" and event.args is not None:
                 self.thread_names[event.pid, event.tid] = str(event.args.name)
+        sides: dict[str, list[KinetoEvent]] = {side: [] for side in (_HOST_SIDE, _DEVICE_SIDE, _MARK)}
+        put = {category: sides[side].append for category, side in _SIDES.items()}
+        for event in work:
+            add = put.get(event.cat)
+            if add is not None:
+                add(event)
+            elif event.cat in _DROPPED:
+                part.drop(_DROPPED[event.cat])
+            else:
+                sides[_DEVICE_SIDE if _is_device(event) else _HOST_SIDE].append(event)
         # A few at a time: what is alive in the table should be its columns.
-        if host:
-            self._add(host, [-2 - self.threads[event.pid, event.tid] for event in host], host_side=True)
-        if device:
+        if host := sides[_HOST_SIDE]:
+            threads = self.threads
+            streams = -2 - np.array([threads[place] for place in map(_PLACE, host)], np.int32)
+            self._add(host, streams, host_side=True)
+        if device := sides[_DEVICE_SIDE]:
             self._add(device, self._device_streams(device), host_side=False)
-        if marks:
+        if marks := sides[_MARK]:
             self._add_marks(marks)
 
-    def _add(self, events: list[KinetoEvent], streams: list[int], *, host_side: bool) -> None:
+    def _add(self, events: list[KinetoEvent], streams: Any, *, host_side: bool) -> None:
         start_ns, bad = nanoseconds([event.ts for event in events])
         dur_ns, bad_dur = nanoseconds([event.dur for event in events])
         if bad.any() or bad_dur.any():
             events, streams, start_ns, dur_ns = self._good(events, streams, start_ns, dur_ns, bad | bad_dur)
-        columns = self.columns
+        columns, names, categories = self.columns, self.names, self.categories
         columns["start_ns"].append(start_ns)
         columns["end_ns"].append(start_ns + dur_ns)
-        columns["name"].append(np.array([self.names[event.name] for event in events], np.int32))
-        columns["stream"].append(np.array(streams, np.int32))
-        category = np.array([self.categories[event.cat] for event in events], np.int32)
-        columns["category"].append(category)
+        columns["name"].append(np.array([names[event.name] for event in events], np.int32))
+        columns["stream"].append(streams)
+        columns["category"].append(np.array([categories[event.cat] for event in events], np.int32))
         args = [event.args or _NO_ARGS for event in events]
         columns["correlation"].append(self.ids([each.correlation for each in args]))
         graphs = not host_side and any(each.graph_id for each in args)
@@ -183,26 +185,28 @@ class _Reader:
         self.part.drop("time", int(bad.sum()))
         self.part.note("dropped", int(bad.sum()), "events without a usable time")
         good = np.flatnonzero(~bad)
-        return [events[i] for i in good], [streams[i] for i in good], start_ns[good], dur_ns[good]
+        return [events[i] for i in good], streams[good], start_ns[good], dur_ns[good]
 
-    def _device_streams(self, events: list[KinetoEvent]) -> list[int]:
+    def _device_streams(self, events: list[KinetoEvent]) -> Any:
         found = []
         for event in events:
             args = event.args or _NO_ARGS
             device = event.pid if args.device is None else args.device
             stream = event.tid if args.stream is None else args.stream
             found.append(self.lanes[device, stream])
-        return found
+        return np.array(found, np.int32)
 
     def _add_marks(self, events: list[KinetoEvent]) -> None:
         start_ns, bad = nanoseconds([event.ts for event in events])
         dur_ns, bad_dur = nanoseconds([event.dur for event in events])
-        streams = [
-            self.lanes[event.pid, event.tid]
-            if event.cat == "gpu_user_annotation"
-            else -2 - self.threads[event.pid, event.tid]
-            for event in events
-        ]
+        streams = np.array(
+            [
+                self.lanes[event.pid, event.tid]
+                if event.cat == "gpu_user_annotation"
+                else -2 - self.threads[event.pid, event.tid]
+                for event in events
+            ]
+        )
         if bad.any() or bad_dur.any():
             events, streams, start_ns, dur_ns = self._good(events, streams, start_ns, dur_ns, bad | bad_dur)
         names = [self.names[event.name] for event in events]
