@@ -1,4 +1,4 @@
-"""What `slipstream graphs plan` can be asked. The texts are those of `--help`."""
+"""`slipstream graphs plan | explain-error`. The texts are those of `--help`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
-from slipstream.cli_options import numbers
+from slipstream.cli_options import numbers, print_json
 from slipstream.errors import UnknownNameError, UsageError
 from slipstream.graph.histogram import read_histogram
 from slipstream.graph.modes import GraphMode
@@ -20,6 +20,8 @@ from slipstream.graph.streams import Hccl, MemoryProbe, StreamFacts
 from slipstream.graph.support import attention_support
 
 _Choice = TypeVar("_Choice", bound=Enum)
+
+graphs_app = App(name="graphs", help="Plan graphs before a launch, and explain why they failed.")
 
 
 @Parameter(name="*")
@@ -128,6 +130,66 @@ class GraphPlatformOptions:
     warmups: int = 1
     inductor: Annotated[bool, Parameter(negative=())] = False
     a5: Annotated[bool, Parameter(negative=())] = False
+
+
+_GRAPH_PLATFORM = GraphPlatformOptions()
+_GRAPH_SIZES = GraphSizeOptions()
+_GRAPH_STREAMS = GraphStreamOptions()
+
+
+@graphs_app.command(name="plan")
+def graphs_plan(
+    *,
+    max_requests: int,
+    json: bool = False,
+    sizes: GraphSizeOptions = _GRAPH_SIZES,
+    streams: GraphStreamOptions = _GRAPH_STREAMS,
+    platform: GraphPlatformOptions = _GRAPH_PLATFORM,
+) -> int:
+    """Show what a server would capture: sizes, decode batches without a graph, padding, the best list, streams.
+
+    Nothing is launched, and no model, device or torch is needed.
+
+    Args:
+        max_requests: Requests that decode together (max_num_seqs).
+        json: Print one JSON document instead of tables.
+        sizes: What is captured.
+        streams: What graphs take.
+        platform: What Ascend changes.
+    """
+    from slipstream.graph.plan_report import plan_data, plan_lines, plan_tables
+    from slipstream.graph.planner import plan_graphs
+
+    plan = plan_graphs(plan_request(max_requests, sizes, streams, platform))
+    if json:
+        print_json(plan_data(plan))
+        return 0
+    from slipstream.bench.tables import console
+
+    console().print(plan_tables(plan))
+    for line in plan_lines(plan):
+        print(line)
+    return 0
+
+
+@graphs_app.command
+def explain_error(file: Annotated[str, Parameter(allow_leading_hyphen=True)], *, json: bool = False) -> int:
+    """Say what a failed capture or replay means and what to change, from a log or a traceback.
+
+    Exit code 1 says that the text holds no known failure of graphs.
+
+    Args:
+        file: The log, or - for standard input.
+        json: Print one JSON document.
+    """
+    from slipstream.graph.explain import read_failure
+
+    diagnosis = read_failure(file)
+    if json:
+        print_json(diagnosis.data())
+    else:
+        print(diagnosis.text())
+    return 0 if diagnosis.known else 1
 
 
 def plan_request(

@@ -1,16 +1,23 @@
-"""What the commands can be asked, in groups that several of them share. The texts are those of `--help`."""
+"""What the commands can be asked, in groups that several of them share, and how they answer.
+
+The texts are those of `--help`.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
+import msgspec
 from cyclopts import Parameter
 
 from slipstream.check.request import DEFAULT_SCHEDULES, DEFAULT_TIMEOUT, CheckRequest
 from slipstream.config import DEFAULT_BUCKETS, EngineConfig, GraphConfig, SamplingParams, SpecConfig
 from slipstream.errors import UsageError
+
+DEFAULT_MODEL: Final = "smollm2"
 
 
 @Parameter(name="*")
@@ -234,3 +241,8 @@ def numbers(what: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{what} {text!r} are not numbers; write them as 1,2,4,8.") from None
+
+
+def print_json(data: Any) -> None:
+    """Write one JSON document, a line, to standard output."""
+    sys.stdout.write(msgspec.json.encode(data, enc_hook=str).decode() + "\n")

@@ -29,6 +29,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+#: What a command exits with that Ctrl-C ended; others say it by their error.
+INTERRUPTED: Final = 130
 
 
 class SlipstreamError(Exception):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cyclopts import App
 
 from slipstream import __version__
 from slipstream.bench import decode, forward
-from slipstream.cli import app, main
+from slipstream.cli import COMMANDS, app, main
 from slipstream.engine.core import prefill_chunk
 from slipstream.llm import build_engine
 from slipstream.native import library
@@ -76,6 +78,14 @@ def test_there_are_exactly_these_commands() -> None:
         return [found for n in names for found in (commands(of[n], f"{prefix}{n} ") or [prefix + n])]
 
     assert sorted(commands(app)) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("place", COMMANDS)
+def test_the_list_of_commands_says_of_each_what_it_says_itself(place: str) -> None:
+    module, _, name = place.partition(":")
+    found = getattr(import_module(module), name)
+    own = found.help if isinstance(found, App) else found.__doc__.split("\n\n")[0]
+    assert COMMANDS[place] == " ".join(own.split())
 
 
 def run(
