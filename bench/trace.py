@@ -76,6 +76,8 @@ def run(measured: Measured, command: Sequence[str]) -> None:
         FailedError: it ended with an error.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0"}
+    # pip compiled what the others import; ours must not be compiled at every start either.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begun = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)

@@ -43,10 +43,14 @@ _MSTX: Final = 50004
 _TASK: Final = (
     "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId", "modelId",
 )  # fmt: skip
-#: The columns in the making. frame: of a task that is only the outside of another; task: what both are.
-_COLUMNS: Final = (
-    "start_ns", "end_ns", "name", "stream", "kind", "correlation", "step", "task", "frame", GRAPH_KEY, NODE_KEY,
-)  # fmt: skip
+#: The columns in the making, and what a row has there that says nothing.
+#: frame: 1 of a task that is only the outside of another, 0 of other tasks; task: what both are.
+#: step: 1 of a step of a collective.
+_COLUMNS: Final[dict[str, tuple[type, int]]] = {
+    "start_ns": (np.int64, -1), "end_ns": (np.int64, -1), "name": (np.int32, -1), "stream": (np.int32, -1),
+    "kind": (np.uint8, Kind.HOST), "correlation": (np.int64, -1), "step": (np.uint8, 0), "task": (np.int64, -1),
+    "frame": (np.int8, -1), GRAPH_KEY: (np.int64, -1), NODE_KEY: (np.int64, -1),
+}  # fmt: skip
 _COLLECTIVE: Final = re.compile(r"_(\d{1,9})_\d+$")
 _BYTES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "INT16": 2, "FP32": 4, "INT32": 4, "UINT32": 4}
 
@@ -106,7 +110,10 @@ class _Reader:
 
     def _add(self, count: int, **columns: Any) -> None:
         for key, collected in self.columns.items():
-            collected.append(np.asarray(columns.get(key, np.full(count, -1))))
+            dtype, nothing = _COLUMNS[key]
+            collected.append(
+                np.asarray(columns[key], dtype) if key in columns else np.full(count, nothing, dtype)
+            )
         self.rows += count
         self.part.read += count
 
@@ -117,10 +124,14 @@ class _Reader:
             return np.array(columns[0], np.int64), np.array(columns[1], np.int64), columns[2:]
         except (TypeError, ValueError, OverflowError):
             good = [row for row in batch if isinstance(row[0], int) and isinstance(row[1], int)]
-            self.part.read += len(batch) - len(good)
-            self.part.drop("time", len(batch) - len(good))
+            self._lose(len(batch) - len(good))
             columns = list(zip(*good, strict=True)) or [()] * len(columns)
             return integers(columns[0]), integers(columns[1]), columns[2:]
+
+    def _lose(self, count: int) -> None:
+        """Count rows that neither begin nor end."""
+        self.part.read += count
+        self.part.drop("time", count)
 
     # The device.
 
@@ -135,31 +146,29 @@ class _Reader:
             tasks, names, _, _ = zip(*reversed(batch), strict=True)
             named.insert(0, (integers(tasks), integers(names)))
         for table in ("COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO"):
-            for batch in self.database.batches(table, ("globalTaskId", "name")):
-                tasks, names = zip(*batch, strict=True)
-                named.append((integers(tasks), integers(names)))
+            for (tasks, names), _ in self.database.numbers(table, ("globalTaskId", "name")):
+                named.append((tasks, names))
         name_of = Lookup(named)
         self.step_of: dict[int, tuple[int, int]] = {}
         of_steps = np.array([task for task in steps if isinstance(task, int)], np.int64)
         known: dict[tuple[int, int], tuple[int, int, bool]] = {}
-        for batch in self.database.batches("TASK", _TASK):
-            start, end, (device, connection, tasks, task_types, streams, numbers, models) = self._timed(batch)
-            task_id = integers(tasks)
+        for columns, lost in self.database.numbers("TASK", _TASK, times=2):
+            self._lose(lost)
+            start, end, device, connection, task_id, task_types, stream, numbers, model = columns
             name, there = name_of(task_id)
-            pairs, which = pairs_of(integers(task_types), name)
+            pairs, which = pairs_of(task_types, name)
             known |= {pair: self._kind_of(*pair) for pair in pairs if pair not in known}
             facts = np.array([known[pair] for pair in pairs], np.int64).reshape(-1, 3)[which]
             # A task that no table describes is the frame of one that is described, if there is such.
-            frame = (~there & bool(len(name_of))).astype(np.int64)
+            frame = ~there & bool(len(name_of))
             for row in np.flatnonzero(np.isin(task_id, of_steps)).tolist():
-                self.step_of[self.rows + row] = steps[tasks[row]]
+                self.step_of[self.rows + row] = steps[int(task_id[row])]
                 facts[row, 1:] = Kind.SUBTASK, True  # a part of a collective
-            stream, model = integers(streams), integers(models)
-            task = (stream << 32) | (integers(numbers) & 0xFFFFFFFF)
+            task = (stream << 32) | (numbers & 0xFFFFFFFF)
             model[(model == NOTHING) | (model < 0)] = -1
-            places, which = pairs_of(integers(device), stream)
+            places, which = pairs_of(device, stream)
             self._add(
-                len(tasks), start_ns=start, end_ns=end, correlation=integers(connection),
+                len(start), start_ns=start, end_ns=end, correlation=connection,
                 name=facts[:, 0], kind=facts[:, 1], step=facts[:, 2], task=task, frame=frame,
                 stream=np.array([self.streams[place] for place in places], np.int64)[which],
                 **{GRAPH_KEY: model, NODE_KEY: np.where(model < 0, -1, task)},
@@ -190,7 +199,7 @@ class _Reader:
             self._add(
                 len(names), start_ns=start, end_ns=end, correlation=integers(connection),
                 name=[self.names[self._text(name)] for name in names], kind=np.full(len(names), Kind.COMM),
-                step=np.zeros(len(names)), stream=np.full(len(names), self.streams["communication", 0]),
+                stream=np.full(len(names), self.streams["communication", 0]),
             )  # fmt: skip
         part.groups = list(groups)
         return found
@@ -200,9 +209,11 @@ class _Reader:
     def _calls(self) -> None:
         kinds: dict[int, tuple[int, int]] = {}
         wanted = ("startNs", "endNs", "name", "globalTid", "connectionId")
-        for batch in self.database.batches("CANN_API", wanted):
-            start, end, (names, threads, connection) = self._timed(batch)
-            pairs, which = pairs_of(integers(names), integers(threads))
+        for (start, end, names, threads, connection), lost in self.database.numbers(
+            "CANN_API", wanted, times=2
+        ):
+            self._lose(lost)
+            pairs, which = pairs_of(names, threads)
             for name, _ in pairs:
                 if name not in kinds:
                     text = self._text(name if name >= 0 else None)
@@ -216,8 +227,8 @@ class _Reader:
             )
             named = facts.reshape(-1, 3)[which]
             self._add(
-                len(names), start_ns=start, end_ns=end, correlation=integers(connection),
-                name=named[:, 0], kind=named[:, 1], step=np.zeros(len(names)), stream=named[:, 2],
+                len(start), start_ns=start, end_ns=end, correlation=connection,
+                name=named[:, 0], kind=named[:, 1], stream=named[:, 2],
             )  # fmt: skip
 
     def _operators(self) -> None:
@@ -245,7 +256,7 @@ class _Reader:
             table = np.array(kept, np.int64).reshape(-1, 4)
             self._add(
                 len(kept), start_ns=table[:, 0], end_ns=table[:, 1], name=table[:, 2], stream=table[:, 3],
-                kind=np.full(len(kept), Kind.HOST), step=np.zeros(len(kept)),
+                kind=np.full(len(kept), Kind.HOST),
             )  # fmt: skip
         for batch in self.database.batches("MSTX_EVENTS", ("startNs", "endNs", "message", "globalTid")):
             for start, end, name, thread in batch:
@@ -274,23 +285,17 @@ class _Reader:
 
     def _finish(self, collectives: dict[int, int]) -> None:
         part = self.part
-        part.columns = {
-            key: np.concatenate(value).astype(np.int64) if value else np.empty(0, np.int64)
-            for key, value in self.columns.items()
-        }
         columns = part.columns
-        columns["name"], columns["stream"] = (
-            columns["name"].astype(np.int32),
-            columns["stream"].astype(np.int32),
-        )
-        columns["kind"] = columns["kind"].astype(np.uint8)
+        for key, (dtype, _) in _COLUMNS.items():
+            made = self.columns.pop(key)
+            columns[key] = np.concatenate(made) if made else np.empty(0, dtype)
         part.names = [str(name) for name in self.names]
         part.streams = [_stream(first, second) for first, second in self.streams]
         for row, group, sequence, moved in self.collective_facts:
             part.column("group")[row], part.column("sequence")[row] = group, sequence
             part.column("bytes")[row] = moved
         facts = self.step_of
-        where = np.full(len(part), -1, np.int64)
+        where = np.full(len(part), -1, np.int32)
         for row, (operation, size) in facts.items():
             where[row] = collectives.get(operation, -1)
             part.column("bytes")[row] = size if isinstance(size, int) and 0 <= size < 1 << 62 else -1
@@ -300,14 +305,14 @@ class _Reader:
             start_ns, end_ns = marks[:, 0], marks[:, 1]
             part.marks = Marks(start_ns, end_ns, marks[:, 2].astype(np.int32), marks[:, 3].astype(np.int32))
         before = len(part)
-        columns["row"] = np.arange(before)
+        columns["row"] = np.arange(before, dtype=np.int32)
         check_times(part)
         self._settle(before)
 
     def _settle(self, before: int) -> None:
         part, columns = self.part, self.part.columns
-        place = np.full(before + 1, -1, np.int64)
-        place[columns.pop("row")] = np.arange(len(part))
+        place = np.full(before + 1, -1, np.int32)
+        place[columns.pop("row")] = np.arange(len(part), dtype=np.int32)
         part.column("parent")[:] = place[columns.pop("operation")]
         device = np.array([stream.device is not None for stream in part.streams], np.bool_)[columns["stream"]]
         self._frames()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,9 @@ from slipstream.errors import TraceError
 from slipstream.timeline.table import Bool, Int64
 
 _MAGIC: Final = b"SQLite format 3\0"
+#: Rows that a reader gets at once, and rows that are made into numbers at once, while they are in the cache.
 _BATCH: Final = 1 << 16
+_BLOCK: Final = 1 << 8
 
 
 def is_database(path: Path) -> bool:
@@ -50,6 +53,45 @@ class Database:
         cursor = self.connection.execute(f'SELECT {chosen} FROM "{table}"')
         while batch := cursor.fetchmany(_BATCH):
             yield batch
+
+    def numbers(self, table: str, wanted: Sequence[str], *, times: int = 0) -> Iterator[tuple[Int64, int]]:
+        """Columns of integers, and how many rows had to be left out.
+
+        NULL, and what is no number of 62 bits, is -1.
+
+        Args:
+            table: its name.
+            wanted: the columns; one that is not there is -1.
+            times: without a number in one of so many first columns a row is left out.
+
+        Yields:
+            int64 [columns, rows], and a count.
+        """
+        there = self.columns(table)
+        if not there:
+            return
+        chosen = ", ".join(
+            "-1" if name not in there else f'"{name}"' if place < times else f'coalesce("{name}", -1)'
+            for place, name in enumerate(wanted)
+        )
+        cursor = self.connection.execute(f'SELECT {chosen} FROM "{table}"')
+        width = len(wanted)
+        more = True
+        while more:
+            made, lost = [], 0
+            for _ in range(_BATCH // _BLOCK):
+                rows = cursor.fetchmany(_BLOCK)
+                more = len(rows) == _BLOCK
+                try:
+                    block = np.fromiter(chain.from_iterable(rows), np.int64, width * len(rows))
+                except (TypeError, ValueError, OverflowError):
+                    good = [row for row in rows if all(isinstance(time, int) for time in row[:times])]
+                    lost += len(rows) - len(good)
+                    block = np.array([list(map(whole, row)) for row in good], np.int64)
+                made.append(block.reshape(-1, width))
+                if not more:
+                    break
+            yield np.ascontiguousarray(np.concatenate(made).T), lost
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of a small table."""
