@@ -3,7 +3,7 @@
     from slipstream import LLM, SamplingParams
 
     llm = LLM("model.gguf")
-    answer = llm.generate("What is a pipeline stall?", SamplingParams(max_tokens=64))
+    [answer] = llm.generate("What is a pipeline stall?", SamplingParams(max_tokens=64))
 
 Everything here is looked up on first use, so that `import slipstream` does not import torch.
 """

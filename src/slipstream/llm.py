@@ -149,9 +149,9 @@ class LLM:
         return chat_ids(self.tokenizer, prompt, system)
 
     def generate(
-        self, prompts: Sequence[str], sampling: SamplingParams | None = None, *, chat: bool = True
+        self, prompts: str | Sequence[str], sampling: SamplingParams | None = None, *, chat: bool = True
     ) -> list[Completion]:
-        """Answer prompts together, in their order.
+        """Answer prompts together, in their order; a single one gives a list of one.
 
         A prompt that cannot be served gives a completion with `error` set; the others are served.
 
@@ -161,7 +161,7 @@ class LLM:
             chat: put each into the model's chat template.
         """
         encoded: list[list[int] | str] = []
-        for prompt in prompts:
+        for prompt in [prompts] if isinstance(prompts, str) else prompts:
             try:
                 encoded.append(self.chat_ids(prompt) if chat else self.tokenizer.encode(prompt))
             except RequestError as error:

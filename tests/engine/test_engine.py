@@ -114,6 +114,8 @@ class TestRefusals:
             assert completion.error is not None
             assert words in completion.error
             assert "\n" not in completion.error
+        [alone] = llm.generate(good, SamplingParams(max_tokens=8, ignore_eos=True), chat=False)
+        assert alone.token_ids == expected
         # In the chat template as well, where an empty message is refused before it has tokens.
         completions = llm.generate([good, " \n"], SamplingParams(max_tokens=4, ignore_eos=True))
         assert [bool(c.error) for c in completions] == [False, True]

@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import re
+from array import array
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from slipstream.trace import (
     Flow,
     Mark,
     NullRecorder,
+    PartTimes,
     Recorder,
     Slice,
     check_no_overlap,
@@ -36,7 +38,7 @@ def test_exported_names_are_sorted_and_exist():
 
 def test_names_are_distinct():
     assert names.TRACKS == ("main", "plan", "host")
-    assert len(set(names.PHASES)) == len(names.PHASES) == 11
+    assert len(set(names.PHASES)) == len(names.PHASES) == 16
 
 
 def test_events_are_frozen():
@@ -115,9 +117,9 @@ def test_keeps_the_newest_and_counts_the_dropped():
 def test_parts_of_the_newest_replays_are_kept_and_are_slices_when_read():
     recorder = Recorder()
     for replay in range(1100):
-        recorder.parts(
-            "main graph", "verify", [("layer 0", replay, replay + 1), ("LM head", replay + 1, replay + 3)]
-        )
+        began, ended = array("q", [replay, replay + 1]), array("q", [replay + 1, replay + 3])
+        times = PartTimes(("layer 0", "LM head"), began.tobytes(), ended.tobytes())
+        recorder.parts("main graph", "verify", [times])
     recorder.mark("main", "here")
     events = recorder.events()
     assert len(events) == 1 + 2 * 1024
@@ -135,7 +137,7 @@ def test_a_recorder_without_room_is_refused():
 
 def test_null_recorder_keeps_no_parts():
     recorder = NullRecorder()
-    recorder.parts("main graph", "verify", [("layer 0", 0, 1)])
+    recorder.parts("main graph", "verify", [PartTimes(("layer 0",), bytes(8), bytes(8))])
     assert recorder.events() == []
 
 

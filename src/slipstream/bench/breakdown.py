@@ -1,8 +1,8 @@
 """Where the rounds of an engine spend their time: its phases, the work between them, and what a forward reads.
 
 round = draft + verify + extend             replays of graphs, or eager runs
-      + plans + accept + schedule + publish what the recorder's slices name
-      + rest                                upload, dispatch, settling, the loop itself
+      + plans + accept + the host's parts   what the recorder's slices name
+      + rest                                dispatch, the loop itself
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 from slipstream.bench.bandwidth import ForwardBytes
 from slipstream.bench.tables import kernel_ms, kernel_shares, phase_rows
 from slipstream.engine.stats import EngineStats
-from slipstream.trace import Event, NullRecorder, Recorder, names
+from slipstream.trace import Event, NullRecorder, PartTimes, Recorder, names
 
 #: What no slice names.
 REST = "rest"
@@ -53,7 +53,7 @@ class PhaseClock(NullRecorder):
     def add(self, event: Event) -> None:
         self._to.add(event)
 
-    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
+    def parts(self, track: str, phase: str, times: list[PartTimes]) -> None:
         self._to.parts(track, phase, times)
 
     def flow(self, name: str, from_track: str, from_ns: int, to_track: str, to_ns: int) -> None:

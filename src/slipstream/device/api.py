@@ -21,6 +21,7 @@ import torch
 
 from slipstream.device.caps import Caps
 from slipstream.errors import CaptureError, DeviceError
+from slipstream.trace import PartTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +274,9 @@ class Graph(ABC):
         """Return the time of all replays so far by kernel, in nanoseconds; empty where the device cannot tell."""
 
     @abstractmethod
-    def group_times(self) -> list[tuple[str, int, int]]:
-        """Return (group, began, ended) of the last replay, in nanoseconds of `time.perf_counter_ns`, by the groups
-        that the capture named; empty where the device cannot tell."""
+    def group_times(self) -> list[PartTimes]:
+        """Return when the groups that the capture named began and ended in the last replay, in nanoseconds of
+        `time.perf_counter_ns`; empty where the device cannot tell."""
 
     @property
     @abstractmethod

@@ -26,6 +26,7 @@ from slipstream.device.native_replay import NativeReplay, native_replay
 from slipstream.device.tape import Node, Tape, active_tape, recording
 from slipstream.errors import CaptureError, HangError, ReplayError, UnknownNameError
 from slipstream.native import library
+from slipstream.trace import PartTimes
 
 #: Settings of branches side by side.
 BRANCHES = ("auto", "on", "off")
@@ -226,7 +227,7 @@ class CpuGraph(Graph):
     def spent_ns(self) -> dict[str, int]:
         return self._replay.spent_ns() if isinstance(self._replay, NativeReplay) else {}
 
-    def group_times(self) -> list[tuple[str, int, int]]:
+    def group_times(self) -> list[PartTimes]:
         return self._replay.group_times() if isinstance(self._replay, NativeReplay) else []
 
     @property

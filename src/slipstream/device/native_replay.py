@@ -10,6 +10,7 @@ capture had them.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from slipstream.errors import ReplayError
 from slipstream.native import library
 from slipstream.native.node import Node as NativeNode
 from slipstream.native.program import Program
+from slipstream.trace import PartTimes
 
 
 @dataclass(slots=True)
@@ -69,9 +71,10 @@ class Callback:
         """Return the time of all runs so far, in nanoseconds."""
         return {self.name: self.spent}
 
-    def group_times(self) -> list[tuple[str, int, int]]:
-        """Return (name, began, ended) of the last run, in nanoseconds."""
-        return [(self.name, self.began, self.ended)]
+    def group_times(self) -> PartTimes:
+        """Return when the last run began and ended."""
+        began, ended = (moment.to_bytes(8, sys.byteorder) for moment in (self.began, self.ended))
+        return PartTimes((self.name,), began, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,9 @@ class NativeReplay:
                 total[name] = total.get(name, 0) + spent
         return total
 
-    def group_times(self) -> list[tuple[str, int, int]]:
-        """Return (group, began, ended) of the last replay, in order, in nanoseconds of the monotonic clock."""
-        return [times for step in self.steps for times in step.group_times()]
+    def group_times(self) -> list[PartTimes]:
+        """Return when the groups of the last replay began and ended, in order, on the monotonic clock."""
+        return [step.group_times() for step in self.steps]
 
 
 def native_replay(tape: Tape, result: Any, pool: ArenaPool, branches: str) -> NativeReplay | None:

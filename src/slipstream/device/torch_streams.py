@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from slipstream.device.api import Device, Event, Graph, Stream
 from slipstream.errors import CaptureError, HangError, ReplayError
+from slipstream.trace import PartTimes
 
 
 class TorchStream(Stream):
@@ -179,7 +180,7 @@ class TorchGraph(Graph):
     def spent_ns(self) -> dict[str, int]:
         return {}
 
-    def group_times(self) -> list[tuple[str, int, int]]:
+    def group_times(self) -> list[PartTimes]:
         return []
 
     @property

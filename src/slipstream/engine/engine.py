@@ -161,13 +161,15 @@ class Engine:
             return self._step()
 
     def _step(self) -> list[StepOutput]:
-        self.scheduler.admit()
         outputs: list[StepOutput] = []
-        request = self.scheduler.next_prefill()
+        with self.core.recorder.slice(names.HOST, names.ADMIT):
+            self.scheduler.admit()
+            request = self.scheduler.next_prefill()
         if request is not None:
             outputs += self._prefill(request)
         started = time.perf_counter_ns()
-        requests = self.scheduler.next_round()
+        with self.core.recorder.slice(names.HOST, names.ADMIT):
+            requests = self.scheduler.next_round()
         if requests:
             outputs += self._round(requests, started)
         return outputs
@@ -270,13 +272,14 @@ class Engine:
             batch = Batch(len(requests), drafts.width, drafts.head, drafts.extend, drafts.mixed, chooser)
         result = run_round(core.round_parts, self._state, batch)
         self._state = result.state
-        settled = result.settle()
-        if self.observer is not None:
-            for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
-                rows_RH = result.hidden_RH[row * drafts.width : row * drafts.width + len(tokens)]
-                self.observer(request.request_id, request.committed, rows_RH)
-        if not drafts.extend:
-            self._leave_behind(requests, drafts.width, settled, result)
+        with recorder.slice(names.HOST, names.SETTLE):
+            settled = result.settle()
+            if self.observer is not None:
+                for row, (request, tokens) in enumerate(zip(requests, settled, strict=True)):
+                    rows_RH = result.hidden_RH[row * drafts.width : row * drafts.width + len(tokens)]
+                    self.observer(request.request_id, request.committed, rows_RH)
+            if not drafts.extend:
+                self._leave_behind(requests, drafts.width, settled, result)
         with recorder.slice(names.HOST, names.PUBLISH, advanced=sum(map(len, settled))):
             sure = self._confidences(requests, result)
             time_ns = time.perf_counter_ns() - started - catch_up_ns

@@ -217,6 +217,7 @@ class GraphRunner:
                 self.recorder.parts(names.graph_track(track), dispatch.key.phase, graph.group_times())
         duration = ended_ns - started_ns
         self.recorder.add(Slice(track, dispatch.key.phase, started_ns, duration, trace_args(dispatch)))
+        self.recorder.add(Slice(names.HOST, names.RECORD, ended_ns, time.perf_counter_ns() - ended_ns))
 
     @property
     def tasks(self) -> dict[BatchDescriptor, GraphTasks]:

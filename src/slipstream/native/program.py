@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from slipstream.errors import DeviceError
 from slipstream.native import library
 from slipstream.native.node import Kernel, Node, Times
+from slipstream.trace import PartTimes
 
 OUT_OF_RANGE = (
     "a native kernel met a token, KV slot or position out of range, or had no memory. The results of this forward "
@@ -64,6 +65,6 @@ class Program:
         """Return the time of all runs so far by kernel, in nanoseconds, waits for the slowest thread included."""
         return {kernel.name.lower(): self._spent[kernel] for kernel in Kernel if self._spent[kernel]}
 
-    def group_times(self) -> list[tuple[str, int, int]]:
-        """Return (group, began, ended) of the last run, in nanoseconds of the monotonic clock."""
-        return list(zip(self._groups, self._began, self._ended, strict=True))
+    def group_times(self) -> PartTimes:
+        """Return when each group of the last run began and ended, on the monotonic clock."""
+        return PartTimes(self._groups, bytes(self._began), bytes(self._ended))

@@ -110,10 +110,12 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
     slots_B = buffers.view("slots", num_requests)
 
     with main:
-        buffers.upload()
+        with parts.recorder.slice(names.HOST, names.UPLOAD):
+            buffers.upload()
         drafts_BS = buffers.view("drafts", bucket)[:, : width - 1]
         if batch.head:
-            parts.draft_plans[width - 1](*shape)
+            with parts.recorder.slice(names.HOST, names.DRAFT_PLAN):
+                parts.draft_plans[width - 1](*shape)
             draft_as = runner.dispatcher.dispatch("draft", num_requests, width - 1)
             candidates_BS = runner.run(draft_as, num_requests, main)
             from_host_B1 = buffers.view("from_host", bucket)[:, None] == 1 if batch.mixed else None
@@ -149,7 +151,7 @@ def run_round(parts: RoundParts, state: RoundState, batch: Batch) -> RoundResult
 
     extend_as = runner.dispatcher.dispatch("extend", num_requests, width)
     candidate_B, hidden_BH, sure_B = runner.run(extend_as, num_requests, main)
-    with main:
+    with main, parts.recorder.slice(names.HOST, names.SETTLE):
         next_state = committed.put_drafts(slots_B, candidate_B[:num_requests], hidden_BH[:num_requests])
     return RoundResult(main, next_state, accepted, num_requests, verified.hidden_RH, sure_B)
 

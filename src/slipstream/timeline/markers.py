@@ -160,6 +160,6 @@ def read_marker(text: str) -> Marker | None:
         return Marker(_SGLANG_SPANS[text], "SGLang")
     if text in _ASCEND_PARTS:
         return Marker(_ASCEND_PARTS[text], "vLLM-Ascend")
-    if text in names.PHASES and text not in (names.SCHEDULE, names.PUBLISH):
+    if text in names.PHASES and text not in names.HOST_PHASES:
         return Marker(text, "Slipstream")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.trace import names
 from slipstream.trace.ambient import ambient_recorder
 from slipstream.trace.chrome import ChromeTrace, encode_chrome, read_chrome, write_chrome
-from slipstream.trace.events import Event, Flow, Mark, Slice
+from slipstream.trace.events import Event, Flow, Mark, PartTimes, Slice
 from slipstream.trace.flatten import check_no_overlap, flatten
 from slipstream.trace.recorder import NullRecorder, Recorder
 
@@ -15,6 +15,7 @@ __all__ = [
     "Flow",
     "Mark",
     "NullRecorder",
+    "PartTimes",
     "Recorder",
     "Slice",
     "ambient_recorder",

@@ -6,6 +6,7 @@ anything, until the Chrome file makes them relative to its first event.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Args = dict[str, int | float | str]
@@ -40,6 +41,26 @@ class Slice:
     def end_ns(self) -> int:
         """The first nanosecond after it."""
         return self.start_ns + self.dur_ns
+
+
+@dataclass(frozen=True, slots=True)
+class PartTimes:
+    """When the parts of a replay began and ended, as the device wrote it: numbers are made when read.
+
+    Iterates over (name, began, ended), times in nanoseconds.
+
+    Attributes:
+        names: of the parts, in order.
+        began, ended: int64 of this machine, one a part.
+    """
+
+    names: tuple[str, ...]
+    began: bytes
+    ended: bytes
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        began, ended = (memoryview(times).cast("q") for times in (self.began, self.ended))
+        return zip(self.names, began, ended, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,17 @@ EXTEND_PLAN_A: Final = "extend plan A"
 EXTEND_PLAN_B: Final = "extend plan B"
 EXTEND: Final = "extend"
 CATCH_UP: Final = "catch-up"
+ADMIT: Final = "admit"
 SCHEDULE: Final = "schedule"
+UPLOAD: Final = "upload"
+DRAFT_PLAN: Final = "draft plan"
+SETTLE: Final = "settle"
+#: Writing into the trace what a replay was made of: it is part of a round only because the round is recorded.
+RECORD: Final = "record"
 PUBLISH: Final = "publish"
+
+#: What the host does in a step.
+HOST_PHASES: Final = (ADMIT, SCHEDULE, UPLOAD, DRAFT_PLAN, RECORD, SETTLE, PUBLISH)
 
 PHASES: Final = (
     PREFILL,
@@ -40,6 +49,5 @@ PHASES: Final = (
     EXTEND_PLAN_A,
     EXTEND_PLAN_B,
     EXTEND,
-    SCHEDULE,
-    PUBLISH,
+    *HOST_PHASES,
 )

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Final
 
-from slipstream.trace.events import ERROR, PARENT, Args, Event, Flow, Mark, Slice
+from slipstream.trace.events import ERROR, PARENT, Args, Event, Flow, Mark, PartTimes, Slice
 
 #: About 250 bytes an event, so some 16 MB when full.
 DEFAULT_CAPACITY: Final = 65_536
 
-#: Replays whose parts are kept: some 60 parts, 8 KB each.
+#: Replays whose parts are kept: some 60 parts, 1 KB each.
 _REPLAYS_WITH_PARTS: Final = 1024
 
 # A measured slice waits as a plain tuple (track, name, start_ns, end_ns, args): building the dataclass would
@@ -46,7 +47,7 @@ class Recorder:
         if capacity < 1:
             raise ValueError(f"capacity={capacity}: a recorder keeps at least 1 event")
         self._ring: deque[_RawSlice | Event] = deque(maxlen=capacity)
-        self._parts: deque[tuple[str, str, list[tuple[str, int, int]]]] = deque(maxlen=_REPLAYS_WITH_PARTS)
+        self._parts: deque[tuple[str, str, list[PartTimes]]] = deque(maxlen=_REPLAYS_WITH_PARTS)
         self._seen = 0
         self._open: dict[str, list[str]] = {}
 
@@ -68,8 +69,8 @@ class Recorder:
         """Record an event whose times were measured elsewhere, on the same clock."""
         self._put(event)
 
-    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
-        """Record the parts of one replay of a phase, as (name, began, ended) in nanoseconds, in one go.
+    def parts(self, track: str, phase: str, times: list[PartTimes]) -> None:
+        """Record the parts of one replay of a phase in one go.
 
         Those of the newest 1,024 replays are kept; they do not count as events until they are read.
         """
@@ -91,7 +92,8 @@ class Recorder:
         events = [_event(item) for item in self._ring.copy()]
         for track, phase, times in self._parts.copy():
             events += (
-                Slice(track, name, began, ended - began, {"phase": phase}) for name, began, ended in times
+                Slice(track, name, began, ended - began, {"phase": phase})
+                for name, began, ended in chain.from_iterable(times)
             )
         return events
 
@@ -122,7 +124,7 @@ class NullRecorder(Recorder):
     def add(self, event: Event) -> None:
         """Do nothing."""
 
-    def parts(self, track: str, phase: str, times: list[tuple[str, int, int]]) -> None:
+    def parts(self, track: str, phase: str, times: list[PartTimes]) -> None:
         """Do nothing."""
 
     def flow(self, name: str, from_track: str, from_ns: int, to_track: str, to_ns: int) -> None:
