@@ -247,6 +247,18 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("phase", ["n", "XX", 7, None])
+def test_a_phase_that_is_not_known_is_counted_and_the_others_are_read(tmp_path: Path, phase: Any) -> None:
+    named = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 100, "args": {"name": "worker"}}
+    events = [*kineto_events(TASKS), named]
+    usual = open_timeline(write_kineto(tmp_path / "usual.json", events))
+    line = open_timeline(write_kineto(tmp_path / "t.json", [*events, odd_event(ph=phase)]))
+    assert rows_of(line) == rows_of(usual) == expected(TASKS)
+    assert line.streams == usual.streams
+    (source,), (whole,) = line.sources, usual.sources
+    assert source.dropped == whole.dropped | {f"phase {phase}": 1}
+
+
 def test_categories_that_are_not_known(tmp_path: Path) -> None:
     device = odd_event(cat="npu_kernel", ts=40.0)
     call = odd_event(
