@@ -4,7 +4,7 @@ SGLang        draft | verify | draft_extend     step[DRAFT_LOOP raw_bs=5 bs=8 to
               step[TARGET_VERIFY bs=8]          step[EXTEND bs=2 toks=900]: a prefill; TARGET_VERIFY never is
 vLLM          execute_32_context_0(sq0...)_generation_32(sq128...)     gpu_model_runner: forward
 vLLM-Ascend   prepare input | forward | post process | sample_token | draft_token
-ATOM          decode[bs=117/128 tok=... spec=3]
+ATOM          decode[bs=117/128 tok=468 d=117 spec=3]: tokens of requests; drafts a request, so width - 1
 Slipstream    the names of slipstream.trace.names, as rows of its streams
 """
 
@@ -120,11 +120,18 @@ def _query_tokens(text: str) -> int | None:
 
 def _atom_step(match: re.Match[str]) -> Marker:
     said = {key: int(value) for key, value in _NUMBER.findall(match["rest"])}
-    facts = {"requests": int(match["requests"]), "bucket": int(match["bucket"] or match["requests"])}
+    facts = {"requests": int(match["requests"])}
+    if match["bucket"]:
+        facts["bucket"] = int(match["bucket"])
     if "tok" in said:
-        facts["rows"] = said["tok"]
-    phase = PREFILL if match["mode"] == "prefill" else VERIFY if said.get("spec") else DECODE
-    return Marker(phase, "ATOM", facts)
+        facts["tokens"] = said["tok"]
+    if match["mode"] == "prefill":
+        return Marker(PREFILL, "ATOM", facts)
+    # What runs eagerly does not say its drafts; its tokens are those of requests, whatever the bucket.
+    width = said["spec"] + 1 if "spec" in said else said.get("tok", 0) / max(1, facts["requests"])
+    if width >= 1 and width == int(width):
+        facts["width"] = int(width)
+    return Marker(VERIFY if facts.get("width", 1) > 1 else DECODE, "ATOM", facts)
 
 
 _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Marker | None]], ...]] = (
@@ -142,7 +149,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Marker | No
     ),
     (
         re.compile(
-            r"(?P<mode>decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?(?P<rest>[^\]]*)\]?$"
+            r"(?P<mode>decode|eager_decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?"
+            r"(?P<rest>(?: .*)?)\]?$"
         ),
         _atom_step,
     ),

@@ -52,8 +52,8 @@ class Slice:
 class Flow:
     """One track waited for another: an arrow from the work waited for to the work that waited.
 
-    From the host it is a launch: the call ended at `from_ns`, and what it issued began at `to_ns`. To the host, the
-    call that ended at `to_ns` stood for a stream.
+    From the host it is a launch: the call ended at `from_ns`, and what it issued began at `to_ns`. To the host:
+    the call that ended at `to_ns` stood for a stream.
 
     Attributes:
         name: what was waited for.

@@ -30,6 +30,7 @@ from slipstream.timeline.table import Advanced, Args, Kind, Marks
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
 
+
 class _Event(msgspec.Struct, gc=False):
     ph: Scalar = None
     name: Scalar = ""
@@ -132,7 +133,9 @@ class _Reader:
                     Placed(str(event.name), track, start_ns, start_ns + int(durs[number]), event.args)
                 )
             elif event.ph == "i":
-                self._mark(Placed(str(event.name), track, int(starts[number]), int(starts[number]), event.args))
+                self._mark(
+                    Placed(str(event.name), track, int(starts[number]), int(starts[number]), event.args)
+                )
             elif event.ph == "f" and event.id in tails:
                 tail = tails.pop(event.id)
                 arrows.append((tail, tracks_by_id.get(tail.tid, f"track {tail.tid}"), event, track))

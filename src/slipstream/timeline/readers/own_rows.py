@@ -1,8 +1,8 @@
 """Slices and arrows of Slipstream's own traces as rows: kinds, graphs, and what an arrow between two tracks says.
 
-    host         [replay]                  [wait .......]     launch: from the end of a call to a start
-                        \\                  /                  stand:  from a device's end to the end of a call
-    main                 [verify ........]                    event:  from a stream to a stream
+host         [replay]                  [wait .......]     launch: from the end of a call to a start
+                    \\                  /                  stand:  from a device's end to the end of a call
+main                 [verify ........]                    event:  from a stream to a stream
 """
 
 from __future__ import annotations
@@ -252,9 +252,7 @@ class OwnRows:
         sizes: Counter[int] = Counter()
         for (graph, _), nodes in self._nodes.items():
             sizes[graph] = max(sizes[graph], nodes)
-        part.graphs = [
-            Graph(0, str(key), Source.GIVEN, sizes[number]) for key, number in self.graphs.items()
-        ]
+        part.graphs = [Graph(0, str(key), Source.GIVEN, sizes[number]) for key, number in self.graphs.items()]
 
     def _launch_replays(self) -> None:
         """All of a replay has one launch, wherever the arrow from it ends; a call of nothing else launched it."""
