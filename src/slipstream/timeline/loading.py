@@ -40,7 +40,7 @@ class Request:
     advanced: str | None = None
     sides: tuple[Path, ...] = ()
     rules: Path | None = None
-    width: int | None = None
+    width: str | None = None
 
     @property
     def title(self) -> str:
@@ -100,12 +100,16 @@ def _advanced(request: Request) -> tuple[float | None, tuple[Path, ...]]:
 
 def _width(request: Request) -> int | None:
     """Return the rows that a request has in verify, if they were given."""
-    if request.width is not None and not 1 <= request.width <= WIDEST:
+    text = request.width
+    if text is None:
+        return None
+    width = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= width <= WIDEST:
         raise UsageError(
-            f"--width {request.width}: give the rows that a request has in verify, 1 to {WIDEST}: its drafts and "
-            "the token before them (num_draft_tokens), as 4."
+            f"--width {text}: give the rows that a request has in verify, 1 to {WIDEST}: its drafts and the token "
+            "before them (num_draft_tokens), as 4."
         )
-    return request.width
+    return width
 
 
 Tell = Callable[[str, float], None]

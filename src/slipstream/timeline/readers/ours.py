@@ -29,6 +29,7 @@ from slipstream.timeline.readers.pieces import Pieces, Watch
 from slipstream.timeline.table import Advanced, Args, Kind, Marks
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
+from slipstream.trace.events import KIND
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -62,11 +63,15 @@ def read_ours(path: Path, watch: Watch = None) -> Part:
     part.offset_ns = header
     part.notes += pieces.notes(None)
     about = _about(pieces.head)
-    part.rank, part.run = about.get("rank"), about.get("world_size")
-    lost = about.get("dropped", 0)
+    part.rank, part.run = _number(about, "rank"), _number(about, "world_size")
+    lost = _number(about, "dropped")
     if lost:
         part.note("dropped", lost, "events that the recorder no longer had room for: the oldest ones")
-    _Reader(part, events).fill()
+    timed = _Reader(part, events).fill()
+    device = about.get("device", "cpu")
+    if device != "cpu" and not timed:
+        why = f"times of the {device} device: phases are as long as the host took to issue them"
+        part.note("missing", 1, why)
     return part
 
 
@@ -83,17 +88,17 @@ def _header(path: Path, head: dict[str, msgspec.Raw]) -> int:
     return origin_ns if abs(origin_ns) < 1 << 61 else 0
 
 
-def _about(head: dict[str, msgspec.Raw]) -> dict[str, int]:
-    """Return what numbers the file says of its run: `rank`, `world_size`, events `dropped`."""
+def _about(head: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Return what the file says of its run."""
     try:
-        said = msgspec.json.decode(head["otherData"], type=dict[str, Any])
+        return msgspec.json.decode(head["otherData"], type=dict[str, Any])
     except (KeyError, msgspec.DecodeError):
         return {}
-    return {
-        key: value
-        for key, value in said.items()
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
-    }
+
+
+def _number(about: dict[str, Any], key: str) -> int | None:
+    value = about.get(key)
+    return value if type(value) is int and 0 <= value < 1 << 31 else None
 
 
 class _Reader:
@@ -105,7 +110,8 @@ class _Reader:
         self.marks: list[tuple[int, int, int, int]] = []
         self.mark_args: dict[int, Args] = {}
 
-    def fill(self) -> None:
+    def fill(self) -> bool:
+        """Read all events; return whether devices timed any operation themselves."""
         part, events = self.part, self.events
         tracks_by_id = {
             event.tid: str(event.args.get("name"))
@@ -146,6 +152,7 @@ class _Reader:
         for arrow in arrows:
             self._arrow(*arrow)
         self._finish()
+        return any(KIND in item.args for item in slices)
 
     def _slices(self, slices: list[Placed]) -> None:
         part, rows = self.part, self.rows
