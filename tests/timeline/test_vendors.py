@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.edges import find_dependencies
@@ -36,7 +37,7 @@ from tests.timeline.test_answers import check_invariants, covered
 from tests.timeline.test_path import DUMPS, GRAPHS, has_work, programs
 from tests.timeline.test_path import play as random_program
 from tests.timeline.test_read_back import operations
-from tests.timeline.virtual import FREE, Node, Work, World
+from tests.timeline.virtual import FREE, Costs, Node, Work, World
 
 VENDORS = {
     "kineto": vendors.write_cuda,
@@ -253,15 +254,28 @@ def test_our_own_trace_says_what_a_token_cost() -> None:
 @given(steps=programs)
 @settings(max_examples=15, deadline=None)
 def test_random_programs_come_back_from_every_format(vendor: str, steps: list[tuple]) -> None:
+    check_program(vendor, steps, FREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vendor", FORMATS)
+@given(steps=programs, costs=st.sampled_from([FREE, Costs()]))
+@settings(max_examples=400, deadline=None)
+def test_many_random_programs_come_back(vendor: str, steps: list[tuple], costs: Costs) -> None:
+    check_program(vendor, steps, costs)
+
+
+def check_program(vendor: str, steps: list[tuple], costs: Costs) -> None:
     """The same operations, and a path as long as the run; where events and edges are known, of work alone."""
     if not has_work(steps):
         return
-    world = World(ascend=vendor in ("text", "db"), costs=FREE).run(random_program(steps))
+    world = World(ascend=vendor in ("text", "db"), costs=costs).run(random_program(steps))
     table = read_back(vendor, world, GRAPHS)
     assert operations(table) == operations(world.timeline(graphs=DUMPS))
     end = int(table.end_ns[table.is_work].max())
     path = critical_path(find_dependencies(table), end - world.end, end)
     assert path.length_ns == world.end
-    if vendor in ("kineto", "ours"):
+    if vendor in ("kineto", "ours") and costs is FREE:
         assert path.work_ns == world.end
+    if vendor == "ours" or (vendor == "kineto" and costs is FREE):
         assert path.by_piece()[Piece.UNKNOWN] == 0
