@@ -9,7 +9,7 @@ import pytest
 from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.question import Answer
-from slipstream.timeline.table import Source
+from slipstream.timeline.table import Kind, Source
 from tests.timeline.speculative import IN_BUCKET, SGLANG, Shape, graphs, play
 
 SHAPE = Shape(rounds=2, forwards=1)
@@ -104,6 +104,34 @@ def test_the_marks_know_better_than_the_user_and_it_is_said() -> None:
     assert (answer.values["width"], answer.source) == (4, Source.GIVEN)
     assert notes(analysis) == ["by its marks verify is 4 wide, and not 7 as --width says: the marks count"]
     assert notes(of(marks, 4)) == notes(of(marks)) == []
+
+
+def test_rows_that_differ_by_request_have_no_width() -> None:
+    ops, marks = [], []
+    for number in range(3):
+        at = number * 1_000
+        marks.append(("execute_context_0(sq0sk0)_generation_3(sq10sk90)", at, at + 500, "thread"))
+        ops += [
+            Op("launch", at, at + 10, "thread", Kind.HOST),
+            Op("gemm", at + 20, at + 400, launch=2 * number),
+        ]
+    line = timeline_of(ops, marks=marks)
+    analysis = analyse(line, width=4)
+    answer = analysis.reports[0][1].answers[3]
+    assert (
+        answer.text == "requests 3, rows 10; padding is not in this trace, because its bucket is not marked"
+    )
+    assert answer.source is Source.GIVEN
+    assert notes(analysis) == [
+        "--width 4 is not used: by its marks verify has rows that are no multiple of its requests"
+    ]
+
+
+def test_nothing_to_pad_costs_nothing() -> None:
+    shape = replace(SHAPE, requests=8, verify_marks=("verify", IN_BUCKET))
+    answer = analyse(play(shape).timeline(graphs=graphs(shape)), width=4).reports[0][0].answers[3]
+    assert (answer.values["padded_rows"], answer.values["padded_ns"]) == (0, 0)
+    assert answer.text == "requests 8, bucket 8, width 4 (by --width), rows 32, padded 0"
 
 
 def test_a_width_without_a_verify_is_said_to_do_nothing() -> None:

@@ -155,6 +155,12 @@ def _width_notes(rounds: Rounds, width: int | None) -> list[Note]:
         wide = ", ".join(others[:3])
         why = f"by its marks verify is {wide} wide, and not {width} as --width says: the marks count"
         return [Note("unmatched", count, why)]
+    ragged = sum("width" not in phase.facts for phase in verifies)
+    if ragged:
+        why = (
+            f"--width {width} is not used: by its marks verify has rows that are no multiple of its requests"
+        )
+        return [Note("unmatched", ragged, why)]
     if not verifies:
         return [Note("unmatched", 1, f"--width {width} says nothing here: no work is known to be a verify")]
     return []

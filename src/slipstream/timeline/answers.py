@@ -43,9 +43,9 @@ def _q1(facts: Facts) -> Answer:
         forwards, source = _forwards(facts.deps, phase), Source.INFERRED
     values: dict[str, Value] = {"route": phase.route.value, "replays": len(phase.graphs)}
     text = phase.route.value
-    if forwards:
+    if forwards or "forwards" in phase.facts:  # ours with one draft has none: it is the extend's before
         values["forwards"] = forwards
-        text += f", {forwards} forward{'s' * (forwards > 1)}"
+        text += f", {forwards} forward{'s' * (forwards != 1)}"
         if source is Source.INFERRED:
             text += " (inferred from kernels that recur)"
     return Answer(1, text, values, source)

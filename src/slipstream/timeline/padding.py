@@ -39,9 +39,10 @@ def facts_of(
     Args:
         phase: its name.
         marked: what its marks say.
-        width: rows that a request has in verify, as the user says; it counts where no mark says it.
+        width: rows that a request has in verify, as the user says; it counts where no mark says it, nor says rows:
+            such as are no multiple of the requests have no width.
     """
     known = with_padding(marked)
-    if phase != markers.VERIFY or width is None or "width" in known:
+    if phase != markers.VERIFY or width is None or {"width", "rows"} & set(known):
         return known, ()
     return with_padding({**marked, "width": width}), ("width",)

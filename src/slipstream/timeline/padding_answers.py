@@ -55,13 +55,14 @@ def verify_rows(facts: Facts) -> Answer:
         return Answer(4, f"{text}; padding is not in this trace, because {lacks}", values, source)
     cost, how, inferred = _cost(facts, phase)
     if "width" in known:
-        padded = values["padded_rows"] = known["padded_rows"]
+        padded = values["padded_rows"] = known.get("padded_rows", 0)
         text += f", padded {padded}"
     else:
         padded = values["padded_slots"] = known["bucket"] - known["requests"]
         text += f", padded {padded} slots"
-    values["padded_ns" if inferred else "padded_at_most_ns"] = cost
-    text += f", which cost {how}"
+    values["padded_ns" if inferred or not padded else "padded_at_most_ns"] = cost
+    if padded:
+        text += f", which cost {how}"
     if inferred and width_told:
         text += " (inferred)"
     elif inferred:
@@ -93,7 +94,7 @@ def _cost(facts: Facts, phase: Phase) -> tuple[int, str, bool]:
     padded = bucket - phase.facts["requests"]
     most = round(phase.busy_ns * padded / bucket) if bucket else 0
     slope = facts.across.ns_per_row.get(markers.VERIFY)
-    if slope is not None and "width" in phase.facts:
+    if slope is not None and padded and "width" in phase.facts:
         cost = round(min(most, max(0.0, slope * padded * phase.facts["width"])))
         return cost, f"{microseconds(cost)} by rounds with other rows", True
     return most, f"at most {microseconds(most)} of {microseconds(phase.busy_ns)}", False
