@@ -95,7 +95,7 @@ class TestAnalyse:
         assert text.count("eager or replay") == 2
 
     def test_the_width_of_verify_is_the_users_to_say(self, capsys: Capture, runs: dict[str, Path]) -> None:
-        asked = ("analyse", runs["fast"], "--width", "4")
+        asked = ("analyse", runs["fast"] / "rank0.json", "--width", "4")
         answered = (
             "requests 5, width 4 (by --width), rows 20; padding is not in this trace, because its bucket"
         )
@@ -106,9 +106,6 @@ class TestAnalyse:
         assert (verify["facts"], verify["told"]) == ({"requests": 5, "width": 4, "rows": 20}, ["width"])
         answer = rounds[2]["answers"][3]
         assert (answer["known"], answer["source"], answer["values"]["rows"]) == (True, "user", 20)
-        # the other commands take it as well
-        assert printed(capsys, "diff", runs["fast"], runs["fast"], "--width", "4")
-        assert printed(capsys, "whatif", runs["fast"], "--host", "0", "--width", "4")
 
     def test_several_ranks_by_name_are_one_run(self, capsys: Capture, runs: dict[str, Path]) -> None:
         files = [runs["slow"] / f"rank{rank}.json" for rank in (1, 0)]

@@ -57,9 +57,20 @@ def table(line: Timeline) -> list[tuple[int, int, int, int, int | None]]:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tasks=programs())
 def test_every_format_gives_the_same_table(tmp_path: Path, tasks: list[Task]) -> None:
+    check_formats(tmp_path, tasks)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tasks=programs())
+def test_every_format_gives_the_same_table_of_many(tmp_path: Path, tasks: list[Task]) -> None:
+    check_formats(tmp_path, tasks)
+
+
+def check_formats(tmp_path: Path, tasks: list[Task]) -> None:
     expected = sorted(
         (
             EPOCH_NS + task.start_ns,
