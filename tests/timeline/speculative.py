@@ -21,8 +21,10 @@ US = 1_000
 
 DRAFT, VERIFY, EXTEND = 0, 1, 2
 
-#: What engines write of a verify: SGLang's requests; those in its bucket; ATOM's, with the drafts of a request.
+#: What engines write of a verify: SGLang's requests, with its detailed annotations their rows too; requests in a
+#: bucket; ATOM's, with the drafts of a request.
 SGLANG = "step[TARGET_VERIFY bs={requests}]"
+DETAILED = "step[TARGET_VERIFY bs={requests} g_sq={rows} g_sqsq=1 g_sqsk=2 g_sk=3]"
 IN_BUCKET = "step[VERIFY raw_bs={requests} bs={bucket}]"
 ATOM = "decode[bs={requests}/{bucket} tok={rows} d={requests} spec={drafts}]"
 

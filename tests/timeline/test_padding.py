@@ -10,7 +10,7 @@ from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.question import Answer
 from slipstream.timeline.table import Kind, Source
-from tests.timeline.speculative import IN_BUCKET, SGLANG, Shape, graphs, play
+from tests.timeline.speculative import DETAILED, IN_BUCKET, SGLANG, Shape, graphs, play
 
 SHAPE = Shape(rounds=2, forwards=1)
 
@@ -57,6 +57,14 @@ def test_requests_and_width_give_rows_and_the_bucket_stays_unknown() -> None:
     }
     assert "padded" not in "".join(answer.values)
     assert answer.text.endswith("padding is not in this trace, because its bucket is not marked")
+
+
+def test_detailed_annotations_say_the_width() -> None:
+    answer = rows(("verify", DETAILED))
+    assert (answer.values["width"], answer.values["rows"], answer.source) == (4, 20, Source.GIVEN)
+    assert answer.text == (
+        "requests 5, width 4, rows 20; padding is not in this trace, because its bucket is not marked"
+    )
 
 
 def test_without_a_width_slots_tell_what_padding_costs() -> None:

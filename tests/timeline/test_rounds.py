@@ -24,6 +24,22 @@ from tests.timeline.virtual import Node, Rank, World
         ("step[TARGET_VERIFY bs=8]", "verify", {"requests": 8}),
         ("step[VERIFY bs=8]", "verify", {"requests": 8}),
         ("step[EXTEND bs=2 toks=900]", "prefill", {"requests": 2, "tokens": 900}),
+        (
+            "step[TARGET_VERIFY bs=8 g_sq=32 g_sqsq=128 g_sqsk=9000 g_sk=2250]",
+            "verify",
+            {"requests": 8, "width": 4},
+        ),
+        ("step[TARGET_VERIFY bs=8 g_sq=30 g_sqsq=128 g_sqsk=9000 g_sk=2250]", "verify", {"requests": 8}),
+        (
+            "step[DRAFT_EXTEND_V2 bs=2 c_sq=10 c_sqsq=50 c_sqsk=900 c_sk=90]",
+            "extend",
+            {"requests": 2, "width": 5},
+        ),
+        (
+            "step[EXTEND bs=1 toks=9 c_sq=9 c_sqsq=81 c_sqsk=81 c_sk=9]",
+            "prefill",
+            {"requests": 1, "tokens": 9},
+        ),
         ("step[DECODE bs=32]", "decode", {"requests": 32}),
         ("step[DRAFT_EXTEND_V2 bs=4]", "extend", {"requests": 4}),
         (

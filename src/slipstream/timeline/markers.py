@@ -2,6 +2,7 @@
 
 SGLang        draft | verify | draft_extend     step[DRAFT_LOOP raw_bs=5 bs=8 topk=1]
               step[TARGET_VERIFY bs=8]          step[EXTEND bs=2 toks=900]: a prefill; TARGET_VERIFY never is
+              step[TARGET_VERIFY bs=8 g_sq=32 g_sqsq=...]: with its detailed annotations, the requests' rows too
 vLLM          execute_32_context_0(sq0...)_generation_32(sq128...)     gpu_model_runner: forward
 vLLM-Ascend   prepare input | forward | post process | sample_token | draft_token
 ATOM          decode[bs=117/128 tok=468 d=117 spec=3]: tokens of requests; drafts a request, so width - 1
@@ -100,6 +101,9 @@ def _sglang_step(match: re.Match[str]) -> Marker | None:
         facts["tokens"] = said["toks"]
     if "topk" in said:
         facts["topk"] = said["topk"]
+    asked, requests = said.get("g_sq", said.get("c_sq", 0)), facts.get("requests")
+    if phase in (VERIFY, DECODE, EXTEND) and asked and requests and asked % requests == 0:
+        facts["width"] = asked // requests
     return Marker(phase, "SGLang", facts)
 
 
