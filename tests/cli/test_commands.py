@@ -30,7 +30,7 @@ ENGINE_OPTIONS = (
     "attention kernels kv-dtype max-requests "
     "max-model-len page-size num-pages memory-mb prefill-chunk threads seed"
 )
-TRACE_OPTIONS = "advanced sides rules rank infer"
+TRACE_OPTIONS = "advanced width sides rules rank infer"
 OPTIONS = {
     "run": "model prompt system raw compare trace graph-metrics json max-tokens temperature top-k top-p stop "
     + ENGINE_OPTIONS,

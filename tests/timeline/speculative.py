@@ -21,6 +21,13 @@ US = 1_000
 
 DRAFT, VERIFY, EXTEND = 0, 1, 2
 
+#: What engines write of a verify: SGLang's requests, with its detailed annotations their rows too; requests in a
+#: bucket; ATOM's, with the drafts of a request.
+SGLANG = "step[TARGET_VERIFY bs={requests}]"
+DETAILED = "step[TARGET_VERIFY bs={requests} g_sq={rows} g_sqsq=1 g_sqsk=2 g_sk=3]"
+IN_BUCKET = "step[VERIFY raw_bs={requests} bs={bucket}]"
+ATOM = "decode[bs={requests}/{bucket} tok={rows} d={requests} spec={drafts}]"
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -39,6 +46,7 @@ class Shape:
     plan: int = 30 * US
     plan_b: int = 0  # what the extend plan does once accept is through, on a stream of its own; 0: nothing
     marks: str = "sglang"
+    verify_marks: tuple[str, ...] = ("verify", SGLANG)  # one inside the other
     ascend: bool = False
     costs: Costs = field(default_factory=Costs)
 
@@ -98,12 +106,13 @@ def _round(rank: Rank, shape: Shape, number: int) -> Generator[None]:
     yield from rank.sync("main")
     rank.host("build_tree", shape.tree)
     rank.phase = f"{number} verify"
-    end = rank.mark("verify") if with_marks else lambda: None
+    ends = [rank.mark(_written(text, shape)) for text in shape.verify_marks] if with_marks else []
     rank.replay(VERIFY, verify_nodes(shape, rank.rank), "main")
     rank.wait("comm", rank.record("main"))
     rank.collective("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)", "comm", 40 * US, number)
     rank.wait("main", rank.record("comm"))
-    end()
+    for end in reversed(ends):
+        end()
     end = rank.mark("extend plan A") if with_marks else lambda: None
     rank.phase = f"{number} extend plan A"
     rank.kernel("plan_pages", "plan", shape.plan)
@@ -131,6 +140,15 @@ def _round(rank: Rank, shape: Shape, number: int) -> Generator[None]:
     yield from rank.sync("main")
     rank.phase = ""
     rank.host("process_batch_result", 25 * US)
+
+
+def _written(text: str, shape: Shape) -> str:
+    return text.format(
+        requests=shape.requests,
+        bucket=shape.bucket,
+        rows=shape.requests * shape.width,
+        drafts=shape.width - 1,
+    )
 
 
 def play(shape: Shape) -> World:

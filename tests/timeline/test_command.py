@@ -86,9 +86,26 @@ class TestAnalyse:
             "Cost of a token not in this trace, because nothing says how many tokens a round advanced" in text
         )
         text = printed(capsys, "analyse", runs["fast"] / "rank0.json", "--details")
-        assert "not in this trace, because no mark of verify says its rows, bucket or requests" in text
+        assert (
+            "not in this trace, because no mark of verify says its width or rows, only its requests, 5"
+            in text
+        )
+        assert "say the width with --width" in text
         assert "not in this trace, because it holds one rank" in text
         assert text.count("eager or replay") == 2
+
+    def test_the_width_of_verify_is_the_users_to_say(self, capsys: Capture, runs: dict[str, Path]) -> None:
+        asked = ("analyse", runs["fast"] / "rank0.json", "--width", "4")
+        answered = (
+            "requests 5, width 4 (by --width), rows 20; padding is not in this trace, because its bucket"
+        )
+        assert answered in printed(capsys, *asked, "--details")
+        assert "is not marked [with your --width]" in printed(capsys, *asked, "--round", 2)
+        rounds = data(capsys, *asked)["ranks"][0]["rounds"]
+        verify = next(phase for phase in rounds[2]["phases"] if phase["name"] == "verify")
+        assert (verify["facts"], verify["told"]) == ({"requests": 5, "width": 4, "rows": 20}, ["width"])
+        answer = rounds[2]["answers"][3]
+        assert (answer["known"], answer["source"], answer["values"]["rows"]) == (True, "user", 20)
 
     def test_several_ranks_by_name_are_one_run(self, capsys: Capture, runs: dict[str, Path]) -> None:
         files = [runs["slow"] / f"rank{rank}.json" for rank in (1, 0)]
@@ -293,6 +310,11 @@ class TestBadInput:
             (["--rank", "5"], 2, "--rank 5"),
             (["--advanced", "many"], 2, "neither a number nor a file"),
             (["--advanced", "0"], 2, "at least one token"),
+            (["--width", "0"], 2, "give the rows that a request has in verify, 1 to 1024"),
+            (["--width", "-3"], 2, "give the rows that a request has in verify, 1 to 1024"),
+            (["--width", "4.5"], 2, "--width 4.5: give the rows"),
+            (["--width", "four"], 2, "--width four: give the rows"),
+            (["--width", "5000"], 2, "1 to 1024"),
             (["--rules", "none.toml"], 2, "cannot read the rules none.toml"),
             (["--sides", "none.json"], 1, "cannot read none.json"),
         ],

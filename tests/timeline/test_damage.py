@@ -16,6 +16,7 @@ from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.readers.pieces import _PIECE
 from slipstream.timeline.table import Timeline
 from slipstream.trace import Flow, Mark, Slice, write_chrome
+from tests.timeline.test_formats import timed as timed_events
 from tests.timeline.writers import (
     Task,
     ascend_events,
@@ -64,16 +65,18 @@ def small_files(folder: Path) -> dict[str, bytes]:
         Mark("host", "eager", 1_650),
     ]
     ours = write_chrome(folder / "ours.json", events)
+    timed = write_chrome(folder / "timed.json", timed_events(), metadata={"rank": 1, "world_size": 2})
     write_kineto(folder / "kineto.json", kineto_events(TASKS), distributedInfo={"rank": 1})
     write_ascend(folder / "ascend", ascend_events(TASKS[:4]))
     return {
         "ours": ours.read_bytes(),
+        "timed": timed.read_bytes(),
         "kineto": (folder / "kineto.json").read_bytes(),
         "ascend": (folder / "ascend" / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").read_bytes(),
     }
 
 
-@pytest.mark.parametrize("kind", ["kineto", "ascend", "ours"])
+@pytest.mark.parametrize("kind", ["kineto", "ascend", "ours", "timed"])
 def test_cut_at_every_byte(tmp_path: Path, kind: str) -> None:
     data = small_files(tmp_path)[kind]
     whole = tmp_path / ("trace_view.json" if kind == "ascend" else "trace.json")
@@ -88,11 +91,16 @@ def test_cut_at_every_byte(tmp_path: Path, kind: str) -> None:
             continue
         found = names(line)
         # Ascend names its processes first, so what is there is the beginning of the whole.
-        assert found == full[: len(found)] if kind != "ours" else set(found) <= set(full)
+        if kind in ("kineto", "ascend"):
+            assert found == full[: len(found)]
+        else:
+            # A phase without what it is made of is an operation.
+            assert set(found) <= {*full, "verify"}
         assert any(note.what == "truncated" for note in line.notes)
         lengths.add(len(found))
     # An arrow of ours is two rows, a record and a wait: they come together.
-    assert lengths >= (set(range(1, len(full))) - {3} if kind == "ours" else set(range(1, len(full))))
+    together = {"ours": {3}, "timed": {6}}.get(kind, set())
+    assert lengths >= set(range(1, len(full))) - together
 
 
 def test_gzip_cut_at_every_byte(tmp_path: Path) -> None:
@@ -145,7 +153,7 @@ def test_damage_in_the_middle_of_a_large_file(tmp_path: Path) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_changed(tmp_path: Path, data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(["kineto", "ascend", "ours"]))
+    kind = data.draw(st.sampled_from(["kineto", "ascend", "ours", "timed"]))
     folder = tmp_path / kind
     if not folder.exists():
         folder.mkdir()

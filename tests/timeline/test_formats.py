@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import TraceError
+from slipstream.timeline.edges import EdgeKind, find_dependencies
 from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.table import Kind, Role, Timeline
 from slipstream.trace import Flow, Mark, Slice, write_chrome
@@ -56,9 +57,20 @@ def table(line: Timeline) -> list[tuple[int, int, int, int, int | None]]:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tasks=programs())
 def test_every_format_gives_the_same_table(tmp_path: Path, tasks: list[Task]) -> None:
+    check_formats(tmp_path, tasks)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tasks=programs())
+def test_every_format_gives_the_same_table_of_many(tmp_path: Path, tasks: list[Task]) -> None:
+    check_formats(tmp_path, tasks)
+
+
+def check_formats(tmp_path: Path, tasks: list[Task]) -> None:
     expected = sorted(
         (
             EPOCH_NS + task.start_ns,
@@ -113,6 +125,82 @@ def test_our_own_trace(tmp_path: Path) -> None:
     assert [line.names[name] for name in line.marks.name] == ["verify", "extend plan A", "eager"]
     assert line.marks.args[0]["route"] == "replay"
     assert {stream.name: stream.role for stream in line.streams}["host"] is Role.HOST
+
+
+COLLECTIVE: dict[str, int | str] = {"group": "tp", "sequence": 3, "bytes": 9}
+
+
+def timed() -> list[Slice | Flow | Mark]:
+    """A replay that its device timed: two streams, launched, and waited for by the host."""
+    return [
+        Slice("host", "replay", 4_000, 500),
+        Slice("host", "settle", 4_600, 1_400),
+        Slice("main", "verify", 5_000, 900, {"route": "replay", "bucket": 8, "width": 4}),
+        Slice("main graph", "attention", 5_000, 300, {"phase": "verify", "kind": "kernel"}),
+        Slice("branch graph", "indexer", 5_100, 500, {"phase": "verify", "kind": "kernel"}),
+        Slice("main graph", "join", 5_600, 300, {"phase": "verify", "kind": "kernel"}),
+        Slice("comm", "all_reduce", 5_700, 150, {"kind": "communication", **COLLECTIVE}),
+        Slice("comm", "fetch", 5_850, 20, {"kind": "copy"}),
+        Flow("launch", "host", 4_500, "main", 5_000),
+        Flow("main waits for branch", "branch", 5_600, "main", 5_600),
+        Flow("host waits for main", "main", 5_900, "host", 6_000),
+        Flow("launch", "host", 4_550, "comm", 5_850),  # by a call that is not in the trace
+    ]  # fmt: skip
+
+
+def test_our_own_trace_of_a_device_that_times_its_operations(tmp_path: Path) -> None:
+    about: dict[str, int | float | str] = {"rank": 1, "world_size": 4, "device": "npu"}
+    line = open_timeline(write_chrome(tmp_path / "t.json", timed(), metadata=about))
+    (source,) = line.sources
+    assert source.rank == 1
+    assert source.read == source.rows + source.marks + sum(source.dropped.values())
+    assert not line.notes
+    row = {line.name_of(row): row for row in range(len(line)) if line.kind[row] != Kind.RECORD}
+    assert "verify" not in row  # a mark alone, and not a second time what it is made of
+    assert [line.names[name] for name in line.marks.name] == ["verify", "all_reduce", "fetch"]
+    inside = [row[name] for name in ("attention", "indexer", "join")]
+    assert [line.streams[line.stream[each]].name for each in inside] == ["main", "branch", "main"]
+    assert line.kind[inside].tolist() == [Kind.KERNEL] * 3
+    assert line.graphs[0].key == "verify 8 x 4"
+    assert line.graph[[*inside, row["replay"]]].tolist() == [0] * 4
+    assert sorted(line.node[inside].tolist()) == [0, 1, 2]
+    assert line.launch[inside].tolist() == [row["replay"]] * 3  # one launch for all of a replay
+    assert line.kind[row["replay"]] == Kind.LAUNCH
+    comm, copy = row["all_reduce"], row["fetch"]
+    assert line.kind[[comm, copy]].tolist() == [Kind.COMM, Kind.COPY]
+    assert line.groups[line.group[comm]].name == "tp"
+    assert (line.sequence[comm], line.bytes[comm], line.group[copy]) == (3, 9, -1)
+    wait, settle = row["main waits for branch"], row["settle"]
+    assert line.kind[[wait, settle]].tolist() == [Kind.WAIT, Kind.SYNC]
+    for waiter, stream, done in ((wait, "branch", 5_600), (settle, "main", 5_900)):
+        record = line.record[waiter]
+        assert line.kind[record] == Kind.RECORD
+        assert line.start_ns[record] + line.base_ns == done
+        assert line.streams[line.waited[waiter]].name == stream
+    call = line.launch[copy]
+    assert (line.name_of(call), line.dur_ns[call], line.start_ns[call] + line.base_ns) == ("launch", 0, 4_550)
+
+
+def test_our_own_trace_of_a_device_that_does_not_says_so(tmp_path: Path) -> None:
+    events = [Slice("main", "verify", 0, 10)]
+    for device, noted in (("cuda", True), ("cpu", False)):
+        path = write_chrome(tmp_path / f"{device}.json", events, metadata={"device": device, "rank": -1})
+        line = open_timeline(path)
+        said = [note.why for note in line.notes]
+        assert any("phases are as long as the host took to issue them" in why for why in said) == noted
+        assert line.sources[0].rank == 0  # -1 is no rank
+
+
+def test_our_own_traces_of_two_ranks_keep_their_programs_apart(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        events = [Slice("main", "verify", 100 * n + 30 * rank, 60) for n in range(5)]
+        events += [Slice("host", "publish", 100 * n + 30 * rank + 60, 30) for n in range(5)]
+        write_chrome(tmp_path / f"own.{rank}.json", events, metadata={"rank": rank, "world_size": 2})
+    line = open_timeline(tmp_path)
+    edges = find_dependencies(line).edges
+    assert len(edges) == 2 * 9  # each row of a rank behind the one before
+    assert set(edges.kind.tolist()) == {EdgeKind.HOST}
+    assert (line.rank[edges.src] == line.rank[edges.dst]).all()
 
 
 def test_a_trace_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_phases_agree_with_the_engines_timers(tiny: Fleet, tmp_path: Path, draft
     agree(engine, analysis)
     by_trace = phase_ns(analysis)
     assert ("extend" in by_trace) == (draft == "nextn")
+    drafted = [report for report in analysis.reports[0] if report.round.phase("draft")]
+    assert bool(drafted) == (draft == "nextn")
+    assert {report.answers[0].values["replays"] for report in drafted} <= {1}  # the trace names their graphs
     view = overviews(analysis)[0]  # without warm-up, which a busy machine may have
     assert view.advanced is not None
     assert view.token_ns == pytest.approx(view.ledger.total_ns / (view.advanced * len(view.reports)))

@@ -7,7 +7,8 @@ import pytest
 
 from slipstream.timeline.analysis import analyse
 from slipstream.timeline.markers import read_marker
-from slipstream.timeline.rounds import RoundKind, Route, with_padding
+from slipstream.timeline.padding import with_padding
+from slipstream.timeline.rounds import RoundKind, Route
 from slipstream.timeline.signatures import anchor, smallest_period
 from slipstream.timeline.table import Advanced, Source
 from tests.timeline.speculative import US
@@ -23,6 +24,22 @@ from tests.timeline.virtual import Node, Rank, World
         ("step[TARGET_VERIFY bs=8]", "verify", {"requests": 8}),
         ("step[VERIFY bs=8]", "verify", {"requests": 8}),
         ("step[EXTEND bs=2 toks=900]", "prefill", {"requests": 2, "tokens": 900}),
+        (
+            "step[TARGET_VERIFY bs=8 g_sq=32 g_sqsq=128 g_sqsk=9000 g_sk=2250]",
+            "verify",
+            {"requests": 8, "width": 4},
+        ),
+        ("step[TARGET_VERIFY bs=8 g_sq=30 g_sqsq=128 g_sqsk=9000 g_sk=2250]", "verify", {"requests": 8}),
+        (
+            "step[DRAFT_EXTEND_V2 bs=2 c_sq=10 c_sqsq=50 c_sqsk=900 c_sk=90]",
+            "extend",
+            {"requests": 2, "width": 5},
+        ),
+        (
+            "step[EXTEND bs=1 toks=9 c_sq=9 c_sqsq=81 c_sqsk=81 c_sk=9]",
+            "prefill",
+            {"requests": 1, "tokens": 9},
+        ),
         ("step[DECODE bs=32]", "decode", {"requests": 32}),
         ("step[DRAFT_EXTEND_V2 bs=4]", "extend", {"requests": 4}),
         (
@@ -41,8 +58,15 @@ from tests.timeline.virtual import Node, Rank, World
         ("gpu_model_runner: draft", "draft", {}),
         ("prepare input", "prepare", {}),
         ("draft_token", "draft", {}),
-        ("decode[bs=117/128 tok=468 d=117 spec=3]", "verify", {"requests": 117, "bucket": 128, "rows": 468}),
-        ("decode[bs=8 tok=8 d=8]", "decode", {"requests": 8, "bucket": 8, "rows": 8}),
+        (
+            "decode[bs=117/128 tok=468 d=117 spec=3]",
+            "verify",
+            {"requests": 117, "bucket": 128, "width": 4, "tokens": 468},
+        ),
+        ("decode[bs=8 tok=8 d=8]", "decode", {"requests": 8, "width": 1, "tokens": 8}),
+        ("decode[bs=8 tok=10 p=1 d=7]", "decode", {"requests": 8, "tokens": 10}),
+        ("eager_decode[bs=2 tok=8 ctx=[40, 50]]", "verify", {"requests": 2, "width": 4, "tokens": 8}),
+        ("prefill[bs=2 tok=900 ctx=[400, 500]]", "prefill", {"requests": 2, "tokens": 900}),
         ("extend plan A", "extend plan A", {}),
     ],
 )
@@ -69,6 +93,8 @@ def test_padding_follows_from_bucket_and_requests() -> None:
         "padded_rows": 12,
     }
     assert with_padding({"requests": 32, "rows": 128})["width"] == 4
+    # a bucket that is not marked is not taken for the requests
+    assert with_padding({"requests": 5, "width": 4}) == {"requests": 5, "width": 4, "rows": 20}
     assert "width" not in with_padding({"requests": 3, "rows": 10})
 
 

@@ -158,7 +158,10 @@ def _engines(
     plans = {"plain": resolve(plain_config, loaded.caps, shape), "spec": plan}
     if with_eager:
         plans["eager"] = resolve(replace(plain_config, graph=GraphConfig(mode="none")), loaded.caps, shape)
-    clocks = {kind: PhaseClock(ambient_recorder({"engine": kind})) for kind in plans}
+    clocks = {
+        kind: PhaseClock(ambient_recorder({"engine": kind, "device": made.device}))
+        for kind, made in plans.items()
+    }
     return {kind: Series(build_engine(loaded, plans[kind], clock), clock) for kind, clock in clocks.items()}
 
 

@@ -174,7 +174,9 @@ def run_session(order: RunOrder) -> RunReport:
         plan, checkpoint, device = plan_for(order.model, order.config, order.sampling)
         loaded = load_model(checkpoint, device, plan)
         prompt_ids = _prompt_ids(loaded, order)
-        recorder = ambient_recorder({"draft": plan.draft, "graph": plan.graph_mode.value})
+        recorder = ambient_recorder(
+            {"draft": plan.draft, "graph": plan.graph_mode.value, "device": plan.device}
+        )
         recorder = recorder if recorder.enabled else Recorder()
     with words.status("capturing graphs"):
         engine = build_engine(loaded, plan, recorder)
@@ -230,7 +232,8 @@ def _compare(loaded: LoadedModel, prompt_ids: list[int], order: RunOrder, report
 
 def _write_trace(order: RunOrder, recorder: Recorder, report: RunReport) -> None:
     try:
-        report.trace = write_chrome(order.trace, recorder.events(), metadata={"dropped": recorder.dropped})
+        about: dict[str, int | float | str] = {"device": report.plan.device, "dropped": recorder.dropped}
+        report.trace = write_chrome(order.trace, recorder.events(), metadata=about)
     except SlipstreamError as error:
         # The answer is there and stays: a trace that cannot be written must not take it away.
         report.trace_error = str(error)

@@ -79,7 +79,9 @@ def build_core(
     main.wait_stream(device.current_stream())
     with main:
         if recorder is None:
-            recorder = ambient_recorder({"draft": plan.draft, "graph": plan.graph_mode.value})
+            recorder = ambient_recorder(
+                {"draft": plan.draft, "graph": plan.graph_mode.value, "device": plan.device}
+            )
         core = _build_core(plan, device, target, head, recorder, main)
     # From here on the host writes the mirrors that the first upload reads.
     device.synchronize()

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.answers import Across, Answer, Facts, answer_all
+from slipstream.timeline import markers
+from slipstream.timeline.answers import answer_all
 from slipstream.timeline.breakdown import Join, Stretch, communication, joins, stretches
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies, find_dependencies
 from slipstream.timeline.overlap import Share
 from slipstream.timeline.path import Bubble, Path, bubbles, critical_path
 from slipstream.timeline.quality import Quality, quality
+from slipstream.timeline.question import Across, Answer, Facts
 from slipstream.timeline.rounds import Round, RoundKind, Rounds, Route
 from slipstream.timeline.segment import find_rounds
 from slipstream.timeline.stats import Stats, stats_of
-from slipstream.timeline.table import Timeline
+from slipstream.timeline.table import Note, Timeline
 
 #: Of a round, so many of the longest are kept.
 KEPT = 20
@@ -84,6 +86,7 @@ def analyse(
     timeline: Timeline,
     *,
     advanced: float | None = None,
+    width: int | None = None,
     infer: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> Analysis:
@@ -92,11 +95,12 @@ def analyse(
     Args:
         timeline: the rows.
         advanced: tokens a request gets from a round on average, where neither the trace nor a side file says.
+        width: rows that a request has in verify, where no mark says it.
         infer: whether to conclude dependencies that the trace does not state.
         progress: told the share that is done.
     """
     deps = find_dependencies(timeline, infer=infer)
-    rounds = find_rounds(deps)
+    rounds = find_rounds(deps, width)
     across = _across(deps, rounds)
     told = _advanced(timeline, rounds, advanced)
     total = sum(len(items) for items in rounds.of_rank.values()) or 1
@@ -111,7 +115,8 @@ def analyse(
                 progress(done / total)
         reports[rank] = tuple(made)
     summary = {rank: summarise([r for r in made if r.round.counts]) for rank, made in reports.items()}
-    return Analysis(deps, rounds, reports, summary, quality(deps, rounds.notes))
+    notes = (*rounds.notes, *_width_notes(rounds, width))
+    return Analysis(deps, rounds, reports, summary, quality(deps, notes))
 
 
 def _report(
@@ -135,6 +140,30 @@ def _report(
         answer_all(facts),
         advanced,
     )
+
+
+def _width_notes(rounds: Rounds, width: int | None) -> list[Note]:
+    """Say where the marks know better than the user, or where nothing could be done with what the user said."""
+    if width is None:
+        return []
+    items = [item for made in rounds.of_rank.values() for item in made]
+    verifies = [phase for item in items for phase in item.phases if phase.name == markers.VERIFY]
+    marked = [phase.facts["width"] for phase in verifies if "width" in phase.facts and not phase.told]
+    others = sorted({str(each) for each in marked if each != width})
+    if others:
+        count = sum(each != width for each in marked)
+        wide = ", ".join(others[:3])
+        why = f"by its marks verify is {wide} wide, and not {width} as --width says: the marks count"
+        return [Note("unmatched", count, why)]
+    ragged = sum("width" not in phase.facts for phase in verifies)
+    if ragged:
+        why = (
+            f"--width {width} is not used: by its marks verify has rows that are no multiple of its requests"
+        )
+        return [Note("unmatched", ragged, why)]
+    if not verifies:
+        return [Note("unmatched", 1, f"--width {width} says nothing here: no work is known to be a verify")]
+    return []
 
 
 def summarise(reports: Sequence[RoundReport]) -> dict[str, Stats]:

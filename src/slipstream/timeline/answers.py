@@ -10,108 +10,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from slipstream.timeline import markers
-from slipstream.timeline.breakdown import Join, Stretch, short_name
+from slipstream.timeline.breakdown import short_name
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.host import host_work, main_thread
-from slipstream.timeline.overlap import Intervals, Share, share, union
-from slipstream.timeline.rounds import Phase, Round, RoundKind, Rounds, Route
+from slipstream.timeline.overlap import Intervals, share, union
+from slipstream.timeline.padding_answers import draft_padding, verify_rows
+from slipstream.timeline.question import QUESTIONS, Across, Answer, Facts, Value, microseconds
+from slipstream.timeline.rounds import Phase, RoundKind, Route
 from slipstream.timeline.table import Kind, Source
 
-QUESTIONS = (
-    "draft: eager or replay, and how many forwards",
-    "draft: bucket and padding",
-    "the seam between draft and verify",
-    "verify: width, rows, padded rows, and what they cost",
-    "does the extend plan overlap verify and accept",
-    "which branch a join waits for",
-    "communication: total, covered, exposed",
-    "did one rank's route change the others'",
-    "extend: eager or replay, and what its graph saves",
-)
 EXTEND_PLANS = ("extend plan A", "extend plan B", markers.EXTEND_PLAN)
-
-Value = int | float | str | list[str]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to one question.
-
-    Attributes:
-        question: 1 to 9.
-        text: in words; of a question that has no answer, "not in this trace, because ...".
-        values: in numbers, `_ns` in nanoseconds.
-        source: GIVEN if the trace says it, INFERRED if any of it was concluded.
-        known: whether there is an answer.
-    """
-
-    question: int
-    text: str
-    values: Mapping[str, Value] = field(default_factory=dict)
-    source: Source = Source.GIVEN
-    known: bool = True
-
-
-@dataclass(frozen=True)
-class Across:
-    """What only several rounds or ranks tell of one.
-
-    Attributes:
-        ns_per_row: of each phase, how much longer a row more makes it, from rounds with different rows.
-        routed: (phase, route) -> the median of its span, and how many.
-        peers: of each round number, the same round on every rank.
-        late: of each round number and rank, (others' wait for it in collectives, its own wait for others).
-    """
-
-    ns_per_row: Mapping[str, float]
-    routed: Mapping[tuple[str, Route], tuple[float, int]]
-    peers: Mapping[int, Sequence[Round]]
-    late: Mapping[tuple[int, int], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """One round, as the nine functions below see it."""
-
-    deps: Dependencies
-    rounds: Rounds
-    item: Round
-    parts: Sequence[Stretch]
-    comm: Sequence[Share]
-    joins: Sequence[Join]
-    across: Across
-
-    def missing(self, question: int, why: str) -> Answer:
-        """Return the answer of a question that has none."""
-        return Answer(question, f"not in this trace, because {why}", known=False)
-
-    def without(self, question: int, phase: str) -> Answer:
-        """Return the answer of a question on a phase that the round does not have."""
-        if self.item.kind is RoundKind.DECODE:
-            return self.missing(question, f"this is a plain decoding step: it has no {phase}")
-        return self.missing(question, f"no work of this round is known to be its {phase}")
-
-    @property
-    def source(self) -> Source:
-        """How the phases are known."""
-        return self.rounds.source
 
 
 def answer_all(facts: Facts) -> tuple[Answer, ...]:
     """Return the nine answers for a round."""
-    return tuple(ask(facts) for ask in (_q1, _q2, _q3, _q4, _q5, _q6, _q7, _q8, _q9))
-
-
-def microseconds(ns: float) -> str:
-    """Return a time as people read it."""
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
+    return tuple(ask(facts) for ask in (_q1, draft_padding, _q3, verify_rows, _q5, _q6, _q7, _q8, _q9))
 
 
 def _q1(facts: Facts) -> Answer:
@@ -125,9 +43,9 @@ def _q1(facts: Facts) -> Answer:
         forwards, source = _forwards(facts.deps, phase), Source.INFERRED
     values: dict[str, Value] = {"route": phase.route.value, "replays": len(phase.graphs)}
     text = phase.route.value
-    if forwards:
+    if forwards or "forwards" in phase.facts:  # ours with one draft has none: it is the extend's before
         values["forwards"] = forwards
-        text += f", {forwards} forward{'s' * (forwards > 1)}"
+        text += f", {forwards} forward{'s' * (forwards != 1)}"
         if source is Source.INFERRED:
             text += " (inferred from kernels that recur)"
     return Answer(1, text, values, source)
@@ -147,25 +65,6 @@ def _forwards(deps: Dependencies, phase: Phase) -> int:
     if took[often].sum() * 2 < took.sum():
         return 1
     return int(np.gcd.reduce(counts[often & (took * 20 >= took.sum())])) or 1
-
-
-def _q2(facts: Facts) -> Answer:
-    phase = facts.item.phase(markers.DRAFT)
-    if phase is None:
-        return facts.without(2, "draft")
-    known = phase.facts
-    if "bucket" not in known:
-        return facts.missing(2, "no mark of the draft says its bucket")
-    if "requests" not in known:
-        return facts.missing(2, f"the draft's bucket of {known['bucket']} is marked, its requests are not")
-    bucket, requests = known["bucket"], known["requests"]
-    padded = bucket - requests
-    values: dict[str, Value] = {"bucket": bucket, "requests": requests, "padded_slots": padded}
-    values["padded_ns"] = cost = round(phase.busy_ns * padded / bucket) if bucket else 0
-    text = f"{requests} requests in a bucket of {bucket}: {padded} padded"
-    if padded:
-        text += f", at most {microseconds(cost)} of {microseconds(phase.busy_ns)}"
-    return Answer(2, text, values)
 
 
 def _q3(facts: Facts) -> Answer:
@@ -205,41 +104,6 @@ def _host_between(facts: Facts, start_ns: int, end_ns: int) -> Counter[str]:
     if thread < 0:
         return Counter()
     return host_work(facts.deps, thread, Intervals(np.array([start_ns]), np.array([end_ns])))
-
-
-def _q4(facts: Facts) -> Answer:
-    phase = facts.item.phase(markers.VERIFY)
-    if phase is None:
-        return facts.without(4, "verify")
-    known = phase.facts
-    values: dict[str, Value] = {
-        key: known[key] for key in ("requests", "bucket", "width", "rows", "padded_rows") if key in known
-    }
-    values["route"], values["busy_ns"] = phase.route.value, phase.busy_ns
-    if not {"rows", "bucket", "requests"} & set(known):
-        return facts.missing(4, "no mark of verify says its rows, bucket or requests")
-    words = [
-        f"{key.replace('_', ' ')} {known[key]}"
-        for key in ("requests", "bucket", "width", "rows")
-        if key in known
-    ]
-    text, source = ", ".join(words), facts.source
-    if "padded_rows" not in known or not known.get("rows") or "bucket" not in known:
-        return Answer(
-            4, f"{text}; padding is not in this trace, because its bucket is not marked", values, source
-        )
-    padded, rows = known["padded_rows"], known["rows"]
-    text += f", padded {padded}"
-    slope = facts.across.ns_per_row.get(markers.VERIFY)
-    most = round(phase.busy_ns * padded / rows)
-    if slope is not None:
-        cost = round(min(most, max(0.0, slope * padded)))
-        values["padded_ns"], source = cost, Source.INFERRED
-        text += f", which cost {microseconds(cost)} by rounds with other rows"
-    else:
-        values["padded_at_most_ns"] = most
-        text += f", which cost at most {microseconds(most)} of {microseconds(phase.busy_ns)}"
-    return Answer(4, text, values, source)
 
 
 def _q5(facts: Facts) -> Answer:

@@ -37,6 +37,7 @@ class TraceOptions:
 
     Attributes:
         advanced: Tokens that a request gets from a round, as 2.8; or a file with a line a round.
+        width: Rows that a request has in verify (num_draft_tokens), as 4, where no mark says it.
         sides: A file beside the trace: a graph from get_graph_data() or debug_dump(), accepted lengths. Repeat it.
         rules: Your names of operations and streams, TOML or JSON.
         rank: The rank to tell of; by default the one that the others wait for longest.
@@ -44,6 +45,7 @@ class TraceOptions:
     """
 
     advanced: str | None = None
+    width: str | None = None
     sides: Annotated[tuple[Path, ...], _Several] = ()
     rules: Path | None = None
     rank: int | None = None
@@ -53,7 +55,7 @@ class TraceOptions:
         """Return what is to be read."""
         from slipstream.timeline.loading import Request
 
-        return Request(paths, self.advanced, self.sides, self.rules)
+        return Request(paths, self.advanced, self.sides, self.rules, self.width)
 
 
 _OPTIONS = TraceOptions()

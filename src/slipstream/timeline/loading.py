@@ -20,6 +20,8 @@ from slipstream.timeline.report.terminal import console
 
 #: A bar appears when something has taken so long.
 PATIENCE_S: Final = 2.0
+#: No engine gives a request more rows in verify.
+WIDEST: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class Request:
         advanced: tokens that a request gets from a round, or a file that says so by round; None unknown.
         sides: files beside the trace: topologies, tokens of rounds.
         rules: a file of the user's rules, or None.
+        width: rows that a request has in verify, where no mark says it; None unknown.
     """
 
     paths: tuple[Path, ...]
     advanced: str | None = None
     sides: tuple[Path, ...] = ()
     rules: Path | None = None
+    width: str | None = None
 
     @property
     def title(self) -> str:
@@ -56,6 +60,7 @@ def load(request: Request, *, infer: bool = True) -> Analysis:
     if not request.paths:
         raise UsageError("name a trace: a profiler's file, an Ascend profile's folder, or a folder of ranks.")
     advanced, sides = _advanced(request)
+    width = _width(request)
     rules = load_rules(request.rules) if request.rules is not None else Rules()
     with progress_bar(console(error=True)) as tell:
         timeline = open_timeline(
@@ -65,7 +70,13 @@ def load(request: Request, *, infer: bool = True) -> Analysis:
             progress=lambda done, all_: tell("reading", done / max(1, all_)),
         )
         tell("dependencies", 0.0)
-        return analyse(timeline, advanced=advanced, infer=infer, progress=lambda share: tell("rounds", share))
+        return analyse(
+            timeline,
+            advanced=advanced,
+            width=width,
+            infer=infer,
+            progress=lambda share: tell("rounds", share),
+        )
 
 
 def _advanced(request: Request) -> tuple[float | None, tuple[Path, ...]]:
@@ -85,6 +96,20 @@ def _advanced(request: Request) -> tuple[float | None, tuple[Path, ...]]:
     if not 0 < number < 1000:
         raise UsageError(f"--advanced {text}: a round gives a request at least one token, so give 1 or more.")
     return number, request.sides
+
+
+def _width(request: Request) -> int | None:
+    """Return the rows that a request has in verify, if they were given."""
+    text = request.width
+    if text is None:
+        return None
+    width = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= width <= WIDEST:
+        raise UsageError(
+            f"--width {text}: give the rows that a request has in verify, 1 to {WIDEST}: its drafts and the token "
+            "before them (num_draft_tokens), as 4."
+        )
+    return width
 
 
 Tell = Callable[[str, float], None]

@@ -2,9 +2,10 @@
 
 SGLang        draft | verify | draft_extend     step[DRAFT_LOOP raw_bs=5 bs=8 topk=1]
               step[TARGET_VERIFY bs=8]          step[EXTEND bs=2 toks=900]: a prefill; TARGET_VERIFY never is
+              step[TARGET_VERIFY bs=8 g_sq=32 g_sqsq=...]: with its detailed annotations, the requests' rows too
 vLLM          execute_32_context_0(sq0...)_generation_32(sq128...)     gpu_model_runner: forward
 vLLM-Ascend   prepare input | forward | post process | sample_token | draft_token
-ATOM          decode[bs=117/128 tok=... spec=3]
+ATOM          decode[bs=117/128 tok=468 d=117 spec=3]: tokens of requests; drafts a request, so width - 1
 Slipstream    the names of slipstream.trace.names, as rows of its streams
 """
 
@@ -100,6 +101,9 @@ def _sglang_step(match: re.Match[str]) -> Marker | None:
         facts["tokens"] = said["toks"]
     if "topk" in said:
         facts["topk"] = said["topk"]
+    asked, requests = said.get("g_sq", said.get("c_sq", 0)), facts.get("requests")
+    if phase in (VERIFY, DECODE, EXTEND) and asked and requests and asked % requests == 0:
+        facts["width"] = asked // requests
     return Marker(phase, "SGLang", facts)
 
 
@@ -120,11 +124,18 @@ def _query_tokens(text: str) -> int | None:
 
 def _atom_step(match: re.Match[str]) -> Marker:
     said = {key: int(value) for key, value in _NUMBER.findall(match["rest"])}
-    facts = {"requests": int(match["requests"]), "bucket": int(match["bucket"] or match["requests"])}
+    facts = {"requests": int(match["requests"])}
+    if match["bucket"]:
+        facts["bucket"] = int(match["bucket"])
     if "tok" in said:
-        facts["rows"] = said["tok"]
-    phase = PREFILL if match["mode"] == "prefill" else VERIFY if said.get("spec") else DECODE
-    return Marker(phase, "ATOM", facts)
+        facts["tokens"] = said["tok"]
+    if match["mode"] == "prefill":
+        return Marker(PREFILL, "ATOM", facts)
+    # What runs eagerly does not say its drafts; its tokens are those of requests, whatever the bucket.
+    width = said["spec"] + 1 if "spec" in said else said.get("tok", 0) / max(1, facts["requests"])
+    if width >= 1 and width == int(width):
+        facts["width"] = int(width)
+    return Marker(VERIFY if facts.get("width", 1) > 1 else DECODE, "ATOM", facts)
 
 
 _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Marker | None]], ...]] = (
@@ -142,7 +153,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Marker | No
     ),
     (
         re.compile(
-            r"(?P<mode>decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?(?P<rest>[^\]]*)\]?$"
+            r"(?P<mode>decode|eager_decode|prefill)\[bs=(?P<requests>\d+)(?:/(?P<bucket>\d+))?"
+            r"(?P<rest>(?: .*)?)\]?$"
         ),
         _atom_step,
     ),

@@ -17,15 +17,17 @@ def program_edges(timeline: Timeline) -> EdgeList:
     """Return an edge from each row to the next, where the trace is ours and no two rows ran side by side.
 
     They take the place of the streams' own order, which follows from them.
-    A recorder belongs to one thread (`slipstream.trace.recorder`), so the order of its rows is the program's. A
-    trace of ours in which rows overlap was made otherwise; of that nothing is concluded.
+    A recorder belongs to one thread of one rank (`slipstream.trace.recorder`), so the order of its rows is the
+    program's. A trace of ours in which rows overlap, or that tells launches from what they issued, was made
+    otherwise; of that nothing is concluded.
     """
-    if {source.format for source in timeline.sources} != {"slipstream"}:
+    if {source.format for source in timeline.sources} != {"slipstream"} or (timeline.launch >= 0).any():
         return no_edges()
     rows = np.flatnonzero(timeline.kind != Kind.SUBTASK).astype(np.int32)
     # Rows without length stand in the order of the file: a record, then the wait for it.
-    rows = rows[np.lexsort((rows, timeline.end_ns[rows], timeline.start_ns[rows]))]
-    src, dst = rows[:-1], rows[1:]
+    rows = rows[np.lexsort((rows, timeline.end_ns[rows], timeline.start_ns[rows], timeline.rank[rows]))]
+    same = timeline.rank[rows[:-1]] == timeline.rank[rows[1:]]
+    src, dst = rows[:-1][same], rows[1:][same]
     if np.any(timeline.end_ns[src] > timeline.start_ns[dst]):
         return no_edges()
     return edge_list(src, dst, EdgeKind.HOST)

@@ -18,6 +18,7 @@ import numpy as np
 
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.overlap import union
+from slipstream.timeline.padding import facts_of
 from slipstream.timeline.table import Int32, Kind, Note, Source
 
 
@@ -55,6 +56,7 @@ class Phase:
         facts: what marks say: requests, bucket, width, rows, padded_rows, forwards, topk, tokens.
         graphs: the graphs that it replayed, in order, a replay each.
         host_ns: when the host's mark over it began and ended, if there was one.
+        told: which of the facts the user said, and no mark.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Phase:
     facts: Mapping[str, int] = field(default_factory=dict)
     graphs: tuple[int, ...] = ()
     host_ns: tuple[int, int] | None = None
+    told: tuple[str, ...] = ()
 
     @property
     def span_ns(self) -> int:
@@ -174,12 +177,13 @@ class Cuts:
     routes: Mapping[tuple[int, int], Route] = field(default_factory=dict)
 
 
-def assemble_rounds(deps: Dependencies, by_rank: Mapping[int, Cuts]) -> Rounds:
+def assemble_rounds(deps: Dependencies, by_rank: Mapping[int, Cuts], width: int | None = None) -> Rounds:
     """Return the rounds of every rank from how each was cut.
 
     Args:
         deps: rows and edges.
         by_rank: of each rank, its cuts.
+        width: rows that a request has in verify, where no mark says it.
     """
     table = deps.timeline
     round_of = np.full(len(table), -1, np.int32)
@@ -189,7 +193,7 @@ def assemble_rounds(deps: Dependencies, by_rank: Mapping[int, Cuts]) -> Rounds:
     notes: list[Note] = []
     for rank, cuts in by_rank.items():
         home[rank] = home_stream(deps, rank)
-        filled, empty = _with_rows(deps, rank, home[rank], cuts, round_of, phase_of)
+        filled, empty = _with_rows(deps, rank, home[rank], cuts, round_of, phase_of, width)
         if empty:
             notes.append(Note("empty", empty, "rounds by their marks that hold no work of the device", rank))
         rounds[rank] = _set_apart(deps, filled, cuts)
@@ -210,7 +214,13 @@ def home_stream(deps: Dependencies, rank: int) -> int:
 
 
 def _with_rows(
-    deps: Dependencies, rank: int, home: int, cuts: Cuts, round_of: Int32, phase_of: Int32
+    deps: Dependencies,
+    rank: int,
+    home: int,
+    cuts: Cuts,
+    round_of: Int32,
+    phase_of: Int32,
+    width: int | None,
 ) -> tuple[list[Round], int]:
     """Return a rank's rounds with their times; fill in each row's; count cuts that hold no work."""
     table = deps.timeline
@@ -235,7 +245,7 @@ def _with_rows(
         until = int(starts[number + 1]) if number + 1 < len(kept) else own_end
         turns = number + 1 == len(kept) or _turns_to_prefill(cut, cuts.cuts[kept[number + 1]])
         end = min(own_end, until) if turns else until
-        phases, places = _phases(deps, cut, mine, which, routes.get(index, {}))
+        phases, places = _phases(deps, cut, mine, which, routes.get(index, {}), width)
         phase_of[mine] = places[which]
         made.append(
             Round(
@@ -266,7 +276,12 @@ def _first(deps: Dependencies, home: int, rows: Int32) -> int:
 
 
 def _phases(
-    deps: Dependencies, cut: Cut, rows: Int32, which: Int32, said: Mapping[int, Route]
+    deps: Dependencies,
+    cut: Cut,
+    rows: Int32,
+    which: Int32,
+    said: Mapping[int, Route],
+    width: int | None,
 ) -> tuple[tuple[Phase, ...], Int32]:
     """Return the phases of a cut that hold work, by start, and of each of its phases the place among them."""
     table = deps.timeline
@@ -277,6 +292,7 @@ def _phases(
             continue
         start, end = table.start_ns[mine], table.end_ns[mine]
         route = said.get(index) or route_of(deps, mine)
+        known, told = facts_of(name, facts, width)
         made.append(
             (
                 int(start.min()),
@@ -288,9 +304,10 @@ def _phases(
                     union(start, end).total_ns,
                     mine,
                     route,
-                    with_padding(facts),
+                    known,
                     replays_in(deps, mine),
                     host,
+                    told,
                 ),
             )
         )
@@ -299,21 +316,6 @@ def _phases(
     for place, (_, index, _) in enumerate(made):
         places[index] = place
     return tuple(phase for _, _, phase in made), places
-
-
-def with_padding(facts: Mapping[str, int]) -> dict[str, int]:
-    """Return facts with what follows from them: rows, width and padded rows."""
-    known = dict(facts)
-    bucket, requests, rows = known.get("bucket"), known.get("requests"), known.get("rows")
-    if "width" not in known and rows and (bucket or requests):
-        slots = bucket or requests or 1
-        if rows % slots == 0:
-            known["width"] = rows // slots
-    if "rows" not in known and bucket and "width" in known:
-        known["rows"] = bucket * known["width"]
-    if "padded_rows" not in known and bucket and requests is not None:
-        known["padded_rows"] = (bucket - requests) * known.get("width", 1)
-    return known
 
 
 def route_of(deps: Dependencies, rows: Int32) -> Route:

@@ -31,11 +31,12 @@ class _Marked:
     route: Route | None
 
 
-def find_rounds(deps: Dependencies) -> Rounds:
+def find_rounds(deps: Dependencies, width: int | None = None) -> Rounds:
     """Cut every rank into rounds: by marks, else by its graphs, else by its kernels, else not at all.
 
     Args:
         deps: rows and edges.
+        width: rows that a request has in verify, where no mark says it.
     """
     rows = Rows.of(deps.timeline)
     by_rank: dict[int, Cuts] = {}
@@ -49,7 +50,7 @@ def find_rounds(deps: Dependencies) -> Rounds:
             or cut_by_kernels(deps, rank, mine)
             or whole(mine)
         )
-    return assemble_rounds(deps, by_rank)
+    return assemble_rounds(deps, by_rank, width)
 
 
 def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cuts | None:

@@ -53,6 +53,7 @@ class Source(IntEnum):
     GIVEN = 0  # the trace says it
     RULE = 1  # a rule on the name says it
     INFERRED = 2  # concluded from what runs around it; every answer that rests on it is marked
+    USER = 3  # the user said it, by an option; of answers only
 
 
 class Role(StrEnum):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slipstream.timeline.analysis import Analysis
-from slipstream.timeline.answers import microseconds
 from slipstream.timeline.changes import Bucket, Change, Host, Inputs, Scale, apply
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.overlap import union
+from slipstream.timeline.question import microseconds
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
 from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Kind

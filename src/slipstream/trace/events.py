@@ -14,6 +14,10 @@ Args = dict[str, int | float | str]
 #: Keys of `args` that the trace itself writes: who encloses a slice, what ended it, and which piece it is.
 PARENT, ERROR, PART, PARTS = "parent", "error", "part", "parts"
 
+#: What a slice's `args` may say that an operation is, where its device timed it: one of these words.
+KIND = "kind"
+KERNEL, COPY, SET, COMMUNICATION = "kernel", "copy", "set", "communication"
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -24,7 +28,9 @@ class Slice:
         name: what it was; phases of a round are in `names`.
         start_ns: when it began.
         dur_ns: how long it took, 0 or more.
-        args: what else is known, as rows or the route.
+        args: what else is known, as rows or the route. With a `kind` it is an operation that a device timed; below
+            a phase ("main graph") it names its `phase`. One of communication may say its `group`, its number
+            there (`sequence`, equal on all ranks) and its `bytes`.
     """
 
     track: str
@@ -66,6 +72,9 @@ class PartTimes:
 @dataclass(frozen=True, slots=True)
 class Flow:
     """One track waited for another: an arrow from the work waited for to the work that waited.
+
+    From the host it is a launch: the call ended at `from_ns`, and what it issued began at `to_ns`. To the host:
+    the call that ended at `to_ns` stood for a stream.
 
     Attributes:
         name: what was waited for.

@@ -13,7 +13,7 @@ TRACKS: Final = (MAIN, PLAN, HOST)
 
 
 def graph_track(stream: str) -> str:
-    """Return the track of the parts of graphs that a stream replays, below the stream's own."""
+    """Return the track of what a stream's phases are made of, as the parts of replays; below the stream's own."""
     return f"{stream} graph"
 
 

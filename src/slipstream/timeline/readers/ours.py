@@ -2,9 +2,15 @@
 
 slice on a stream          an operation, and a mark: its name is the phase's
 slice below a stream       ("main graph": parts of a replay) a part of the phase that encloses it
+   of a kind               an operation that its device timed itself; the phase above is a mark alone
 slice of the host          a call of the host; "publish" says how many tokens the round before it gave
-flow                       a record where it begins, a wait where it ends
+flow between streams       a record where it begins, a wait where it ends
+   from the host           the launch of what begins where it ends
+   to the host             a record, and the host standing until where it ends
 mark                       a mark
+"rank", "world_size"       in what is said of the run: whose it is
+
+A phase that was replayed names its graph: phase, bucket and width.
 """
 
 from __future__ import annotations
@@ -16,14 +22,14 @@ import msgspec
 import numpy as np
 
 from slipstream.errors import TraceError
-from slipstream.timeline.part import Part, Pool, check_times, nanoseconds
+from slipstream.timeline.part import Part, check_times, nanoseconds
 from slipstream.timeline.readers.events import Scalar
+from slipstream.timeline.readers.own_rows import OwnRows, Placed, phases_of, replays_of, stream_of
 from slipstream.timeline.readers.pieces import Pieces, Watch
-from slipstream.timeline.table import Advanced, Args, Kind, Marks, Role, Source, Stream
+from slipstream.timeline.table import Advanced, Args, Kind, Marks
 from slipstream.trace import names as tracks
 from slipstream.trace.chrome import SCHEMA
-
-_BELOW: Final = tracks.graph_track("")
+from slipstream.trace.events import KIND
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -56,10 +62,16 @@ def read_ours(path: Path, watch: Watch = None) -> Part:
     header = _header(path, pieces.head)
     part.offset_ns = header
     part.notes += pieces.notes(None)
-    lost = _dropped(pieces.head)
+    about = _about(pieces.head)
+    part.rank, part.run = _number(about, "rank"), _number(about, "world_size")
+    lost = _number(about, "dropped")
     if lost:
         part.note("dropped", lost, "events that the recorder no longer had room for: the oldest ones")
-    _Reader(part, events).fill()
+    timed = _Reader(part, events).fill()
+    device = about.get("device", "cpu")
+    if device != "cpu" and not timed:
+        why = f"times of the {device} device: phases are as long as the host took to issue them"
+        part.note("missing", 1, why)
     return part
 
 
@@ -76,12 +88,17 @@ def _header(path: Path, head: dict[str, msgspec.Raw]) -> int:
     return origin_ns if abs(origin_ns) < 1 << 61 else 0
 
 
-def _dropped(head: dict[str, msgspec.Raw]) -> int:
-    """Return how many events the recorder dropped, as the file says."""
+def _about(head: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Return what the file says of its run."""
     try:
-        return int(msgspec.json.decode(head["otherData"], type=dict[str, Any])["dropped"])
-    except (KeyError, TypeError, ValueError, msgspec.DecodeError):
-        return 0
+        return msgspec.json.decode(head["otherData"], type=dict[str, Any])
+    except (KeyError, msgspec.DecodeError):
+        return {}
+
+
+def _number(about: dict[str, Any], key: str) -> int | None:
+    value = about.get(key)
+    return value if type(value) is int and 0 <= value < 1 << 31 else None
 
 
 class _Reader:
@@ -89,12 +106,12 @@ class _Reader:
 
     def __init__(self, part: Part, events: list[_Event]) -> None:
         self.part, self.events = part, events
-        self.names, self.streams = Pool(), Pool()
-        self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self.rows = OwnRows(part)
         self.marks: list[tuple[int, int, int, int]] = []
         self.mark_args: dict[int, Args] = {}
 
-    def fill(self) -> None:
+    def fill(self) -> bool:
+        """Read all events; return whether devices timed any operation themselves."""
         part, events = self.part, self.events
         tracks_by_id = {
             event.tid: str(event.args.get("name"))
@@ -108,6 +125,8 @@ class _Reader:
         ]
         tails = {event.id: event for event in beginnings}
         part.drop("arrow without an end", len(beginnings) - len(tails))
+        slices: list[Placed] = []
+        arrows: list[tuple[_Event, str, _Event, str]] = []
         for number, event in enumerate(events):
             track = tracks_by_id.get(event.tid, f"track {event.tid}")
             if event.ph == "M":
@@ -115,73 +134,67 @@ class _Reader:
             elif bad[number] or bad_dur[number]:
                 part.drop("time")
             elif event.ph == "X":
-                self._slice(event, track, int(starts[number]), int(durs[number]))
+                start_ns = int(starts[number])
+                slices.append(
+                    Placed(str(event.name), track, start_ns, start_ns + int(durs[number]), event.args)
+                )
             elif event.ph == "i":
-                self._mark(event, track, int(starts[number]), 0)
+                self._mark(
+                    Placed(str(event.name), track, int(starts[number]), int(starts[number]), event.args)
+                )
             elif event.ph == "f" and event.id in tails:
                 tail = tails.pop(event.id)
-                self._flow(event, track, tail, tracks_by_id.get(tail.tid, f"track {tail.tid}"))
+                arrows.append((tail, tracks_by_id.get(tail.tid, f"track {tail.tid}"), event, track))
             elif event.ph != "s":
                 part.drop("arrow without a beginning" if event.ph == "f" else f"phase {event.ph}")
         part.drop("arrow without an end", len(tails))
+        self._slices(slices)
+        for arrow in arrows:
+            self._arrow(*arrow)
         self._finish()
+        return any(KIND in item.args for item in slices)
 
-    def _slice(self, event: _Event, track: str, start_ns: int, dur_ns: int) -> None:
-        args = event.args
-        below = track.endswith(_BELOW) and track != _BELOW
-        stream = track.removesuffix(_BELOW) if below else track
-        kind = Kind.HOST if stream == tracks.HOST else Kind.SUBTASK if below else Kind.KERNEL
-        row = len(self.rows)
-        self._row(event.name, stream, kind, start_ns, start_ns + dur_ns)
-        if args:
-            self.part.details[row] = dict(args)
-        if kind is Kind.HOST and event.name == tracks.PUBLISH and isinstance(args.get("advanced"), int):
-            self.part.advanced.append(Advanced(-1, (args["advanced"],), start_ns))
-        if kind is Kind.KERNEL:
-            # A mark as well, so that phases are found as in any other trace; not counted, it is no other event.
-            self._mark(event, track, start_ns, dur_ns)
-            self.part.read += 1
+    def _slices(self, slices: list[Placed]) -> None:
+        part, rows = self.part, self.rows
+        held = phases_of(slices)
+        phases = set(held.values())
+        replays = replays_of(slices)
+        for number, item in enumerate(slices):
+            if item.is_phase:
+                # A mark, so that phases are found as in any other trace.
+                self._mark(item)
+            if number in phases:
+                continue
+            kind = item.kind
+            row = rows.add(item.name, item.stream, kind, item.start_ns, item.end_ns)
+            if item.is_phase:
+                part.read += 1  # row and mark of one event
+            if item.args:
+                part.details[row] = dict(item.args)
+            if kind is Kind.HOST:
+                gave = item.args.get("advanced")
+                if item.name == tracks.PUBLISH and isinstance(gave, int):
+                    part.advanced.append(Advanced(-1, (gave,), item.start_ns))
+            elif kind is not Kind.SUBTASK:
+                rows.of_device(row, item.args, replays.get(held.get(number, number)))
 
-    def _row(
-        self,
-        name: Any,
-        stream: str,
-        kind: Kind,
-        start_ns: int,
-        end_ns: int,
-        record: int = -1,
-        waited: int = -1,
-    ) -> int:
-        self.rows.append(
-            (start_ns, end_ns, self.names[str(name)], self.streams[stream], kind, record, waited, -1)
-        )
-        return len(self.rows) - 1
+    def _mark(self, item: Placed) -> None:
+        if item.args:
+            self.mark_args[len(self.marks)] = dict(item.args)
+        names, streams = self.rows.names, self.rows.streams
+        self.marks.append((item.start_ns, item.end_ns, names[item.name], streams[item.track]))
 
-    def _mark(self, event: _Event, track: str, start_ns: int, dur_ns: int) -> None:
-        if event.args:
-            self.mark_args[len(self.marks)] = dict(event.args)
-        self.marks.append((start_ns, start_ns + dur_ns, self.names[str(event.name)], self.streams[track]))
-
-    def _flow(self, head: _Event, track: str, tail: _Event, from_track: str) -> None:
+    def _arrow(self, tail: _Event, from_track: str, head: _Event, to_track: str) -> None:
         began, ended = tail.args.get("at_ns"), head.args.get("at_ns")
         if not (isinstance(began, int) and isinstance(ended, int) and max(abs(began), abs(ended)) < 1 << 61):
             self.part.drop("arrow without times", 2)
             return
-        record = self._row(head.name, from_track, Kind.RECORD, began, began)
-        self._row(head.name, track, Kind.WAIT, ended, ended, record, self.streams[from_track])
+        made = self.rows.link(str(head.name), stream_of(from_track), began, stream_of(to_track), ended)
+        self.part.drop("arrow between operations", 2 - made)
 
     def _finish(self) -> None:
         part = self.part
-        table = np.array(self.rows, np.int64).reshape(-1, 8)
-        keys = ("start_ns", "end_ns", "name", "stream", "kind", "record", "waited", "parent")
-        part.columns = {key: table[:, place].copy() for place, key in enumerate(keys)}
-        part.names = [str(name) for name in self.names]
-        part.streams = [
-            Stream(0, None, track, number, Role.HOST)
-            if track == tracks.HOST
-            else Stream(0, 0, track, number, Role.COMPUTE, Source.GIVEN)
-            for track, number in self.streams.items()
-        ]
+        self.rows.finish()
         marks = np.array(self.marks, np.int64).reshape(-1, 4)
         part.marks = Marks(
             marks[:, 0],
@@ -194,7 +207,8 @@ class _Reader:
         check_times(part)
         if len(part) != rows_before:
             # Rows moved: what pointed at them is unknown now.
-            part.column("record")[:] = -1
+            for key in ("record", "launch"):
+                part.column(key)[:] = -1
         self._parents()
 
     def _parents(self) -> None:

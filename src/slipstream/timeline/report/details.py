@@ -12,10 +12,11 @@ from rich.text import Text
 
 from slipstream.errors import UsageError
 from slipstream.timeline.analysis import Analysis, RoundReport
-from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Join, short_name
 from slipstream.timeline.edge_types import Confidence, EdgeKind
+from slipstream.timeline.padding_answers import OPTION
 from slipstream.timeline.path import NO_EDGE, Bubble
+from slipstream.timeline.question import QUESTIONS, Answer
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
 from slipstream.timeline.report.words import (
@@ -135,9 +136,12 @@ def _table(*names: str) -> Table:
 
 
 def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) -> None:
-    marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[
-        answer.source
-    ]
+    marked = {
+        Source.GIVEN: "",
+        Source.RULE: " [by a name rule]",
+        Source.INFERRED: " [inferred]",
+        Source.USER: f" [with your {OPTION}]",
+    }[answer.source]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

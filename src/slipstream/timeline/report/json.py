@@ -270,6 +270,7 @@ def _phase(analysis: Analysis, phase: Phase) -> Data:
         "operations": len(phase.rows),
         "route": phase.route.value,
         "facts": dict(phase.facts),
+        "told": list(phase.told),
         "graphs": [graphs[graph].key for graph in phase.graphs],
     }
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.timeline.analysis import Analysis, RoundReport
-from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Stretch
+from slipstream.timeline.question import QUESTIONS, Answer
 from slipstream.timeline.report.choice import Chosen
 from slipstream.timeline.report.json import source_data
 from slipstream.timeline.report.scene import Scene

@@ -64,7 +64,8 @@ def quality_lines(analysis: Analysis, *, short: bool) -> list[str]:
 
 def _launched(analysis: Analysis) -> str:
     quality = analysis.quality
-    if {source.format for source in analysis.timeline.sources} == {"slipstream"}:
+    own = {source.format for source in analysis.timeline.sources} == {"slipstream"}
+    if own and not quality.launched_share:
         return "Slipstream's own trace: the host issues and runs in one, so there are no launches to match"
     text = f"the launch of {percent(quality.launched_share)} of the device's time is in the trace"
     if quality.inferred_kinds:

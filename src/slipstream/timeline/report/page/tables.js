@@ -145,7 +145,7 @@ class Tables {
     const made = answers.map((answer) => {
       const values = Object.entries(answer.values).map(([name, value]) => [name.replace(/_ns$/, "").replaceAll("_", " "),
         Array.isArray(value) ? value.join("; ") : name.endsWith("_ns") && typeof value === "number" ? exact(value) : String(value)]);
-      const badge = !answer.known ? "unknown" : answer.source === 2 ? "inferred" : answer.source === 1 ? "by name" : "in the trace";
+      const badge = answer.known ? ["in the trace", "by name", "inferred", "with --width"][answer.source] : "unknown";
       return el("li", {},
         el("b", {}, String(answer.q)),
         el("div", { class: answer.known ? "" : "unknown" },
