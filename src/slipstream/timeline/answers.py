@@ -358,6 +358,9 @@ def _q8(facts: Facts) -> Answer:
         text = f"the routes differ: {'; '.join(words)}"
     if caused:
         text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
+    if facts.deps.impossible_collectives:
+        values["impossible_collectives"] = facts.deps.impossible_collectives
+        text += f"; that is not sure: {values['impossible_collectives']} collectives show that clocks differ"
     return Answer(8, text, values, facts.source)
 
 

@@ -31,12 +31,14 @@ class Request:
         advanced: tokens that a request gets from a round, or a file that says so by round; None unknown.
         sides: files beside the trace: topologies, tokens of rounds.
         rules: a file of the user's rules, or None.
+        one_clock: whether the clocks of ranks are aligned where they differ.
     """
 
     paths: tuple[Path, ...]
     advanced: str | None = None
     sides: tuple[Path, ...] = ()
     rules: Path | None = None
+    one_clock: bool = True
 
     @property
     def title(self) -> str:
@@ -63,6 +65,7 @@ def load(request: Request, *, infer: bool = True) -> Analysis:
             sides=sides,
             rules=rules,
             progress=lambda done, all_: tell("reading", done / max(1, all_)),
+            one_clock=request.one_clock,
         )
         tell("dependencies", 0.0)
         return analyse(timeline, advanced=advanced, infer=infer, progress=lambda share: tell("rounds", share))

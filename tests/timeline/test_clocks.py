@@ -1,0 +1,448 @@
+"""Ranks whose clocks differ, by an amount that is known: aligned they are the run itself, and only they are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.timeline.analysis import Analysis, analyse
+from slipstream.timeline.assemble import COLUMNS, Op, timeline_of
+from slipstream.timeline.clock_fit import SKEW_NS
+from slipstream.timeline.clocks import align
+from slipstream.timeline.collectives import number_collectives
+from slipstream.timeline.edges import find_dependencies
+from slipstream.timeline.readers import open_timeline
+from slipstream.timeline.table import Advanced, Clock, Group, Kind, Timeline
+from tests.timeline import vendors
+from tests.timeline.places import analysed, real
+from tests.timeline.speculative import US, Shape, draft_nodes, extend_nodes, graphs, play, verify_nodes
+from tests.timeline.test_answers import check_invariants
+from tests.timeline.virtual import Rank, World
+
+MS = 1_000_000
+LATE = Shape(rounds=8, ranks=2, slow_rank=1, eager_extend=(1,), eager_host=100 * US, jitter=60 * US)
+
+Shown = Callable[[int], int]
+
+
+def later(by_ns: int) -> Shown:
+    """A clock that is ahead by so much."""
+    return lambda time_ns: time_ns + by_ns
+
+
+def shown(shape: Shape, clocks: dict[int, Shown]) -> Timeline:
+    """A run as ranks with clocks of their own show it."""
+    world = play(shape)
+    for rank, clock in clocks.items():
+        world.show_on(rank, clock)
+    return world.from_zero().timeline(graphs=graphs(shape))
+
+
+def rows_of(line: Timeline) -> list[tuple]:
+    """Everything that is done, by rank and time."""
+    streams = [(stream.rank, stream.name) for stream in line.streams]
+    columns = (line.start_ns, line.end_ns, line.kind, line.group, line.sequence, line.replay, line.node)
+    rows = [
+        (*streams[int(line.stream[row])], line.name_of(row), *(int(column[row]) for column in columns))
+        for row in range(len(line))
+    ]
+    marks = line.marks
+    rows += [
+        (*streams[stream], line.names[name], start, end)
+        for start, end, name, stream in zip(
+            marks.start_ns.tolist(),
+            marks.end_ns.tolist(),
+            marks.name.tolist(),
+            marks.stream.tolist(),
+            strict=True,
+        )
+    ]
+    return sorted(rows)
+
+
+def said_of(analysis: Analysis) -> dict[int, list[tuple]]:
+    """What is said of each round: times, path, the nine answers."""
+    return {
+        rank: [
+            (
+                report.round.start_ns,
+                report.round.end_ns,
+                report.path.by_piece(),
+                dict(report.rests_on),
+                [(answer.text, answer.values) for answer in report.answers],
+            )
+            for report in reports
+        ]
+        for rank, reports in analysis.reports.items()
+    }
+
+
+def words(line: Timeline) -> list[str]:
+    return [note.why for note in line.notes if note.what == "clocks"]
+
+
+def apart(line: Timeline) -> int:
+    """How many collectives one rank left before another came."""
+    return find_dependencies(line).impossible_collectives
+
+
+def check_table(line: Timeline) -> None:
+    """Rows in order, from 0, and what points at rows points at the same ones."""
+    order = np.lexsort((-line.end_ns, line.start_ns))
+    assert np.array_equal(line.start_ns[order], line.start_ns)
+    assert np.array_equal(line.end_ns[order], line.end_ns)
+    assert min(line.start_ns.min(), line.marks.start_ns.min(initial=line.start_ns.max())) == 0
+    assert (line.end_ns >= line.start_ns).all()
+    launched = np.flatnonzero(line.launch >= 0)
+    assert (line.rank[launched] == line.rank[line.launch[launched]]).all()
+    assert not line.on_device[line.launch[launched]].any()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("by_ns", [-3 * MS, -35_217, 35_217, 200_001, 40 * MS])
+def test_an_offset_is_found_and_a_late_rank_stays_late(rank: int, by_ns: int) -> None:
+    truth = play(LATE).timeline(graphs=graphs(LATE))
+    line = shown(LATE, {rank: later(by_ns)})
+    aligned = align(line)
+    # Rank 0's clock stays, whoever's is wrong.
+    moved = -by_ns if rank == 1 else by_ns
+    assert aligned.clocks == (Clock(1, moved, 0.0, LATE.rounds, 0),)
+    us = f"{moved / 1000:+,.3f}"
+    assert words(aligned) == [
+        f"the times of rank 1 were moved by {us} us, by the ends of 8 collectives, spread 0.0 us"
+    ]
+    check_table(aligned)
+    assert rows_of(aligned) == rows_of(truth)
+    for key in COLUMNS:
+        assert np.array_equal(getattr(aligned, key), getattr(truth, key)), key
+    ours = aligned.start_ns[aligned.rank == 0] + aligned.base_ns
+    assert np.array_equal(ours, line.start_ns[line.rank == 0] + line.base_ns)
+    told = analyse(aligned)
+    check_invariants(told)
+    assert said_of(told) == said_of(analyse(truth))
+    late = [report.answers[7].values for report in told.reports[0]]
+    assert {values["late_rank"] for values in late} == {1}
+    as_it_was = [report.answers[7].values for report in analyse(line).reports[0]]
+    assert as_it_was != late
+
+
+def test_a_clock_that_drifts_is_followed() -> None:
+    shape = Shape(rounds=48, ranks=2, slow_rank=0, tree=20 * MS)
+    ppm = 80
+    truth = play(shape).timeline(graphs=graphs(shape))
+    line = shown(shape, {1: lambda time_ns: time_ns + 3 * MS + round(time_ns * ppm / 1e6)})
+    aligned = align(line)
+    (clock,) = aligned.clocks
+    assert clock.rank == 1
+    assert clock.drift_ppm == pytest.approx(-ppm, abs=0.1)
+    assert clock.spread_ns <= 2
+    assert "us more each second" in words(aligned)[0]
+    check_table(aligned)
+    assert max(abs(np.sort(aligned.start_ns) - np.sort(truth.start_ns))) <= 4
+    for one, other in zip(analyse(aligned).reports[1], analyse(truth).reports[1], strict=True):
+        found, wanted = one.answers[7].values, other.answers[7].values
+        assert found["late_rank"] == wanted["late_rank"] == 0
+        assert abs(found["waited_for_it_ns"] - wanted["waited_for_it_ns"]) <= 8
+
+
+def test_noise_is_not_taken_for_drift() -> None:
+    rng = np.random.default_rng(1)
+    shape = Shape(rounds=48, ranks=2, tree=20 * MS)
+    world = ragged(play(shape), rng.integers(-3_000, 3_000, (2, shape.rounds)))
+    world.show_on(1, later(500 * US))
+    (clock,) = align(world.timeline(graphs=graphs(shape))).clocks
+    assert clock.drift_ppm == 0
+    assert abs(clock.moved_ns + 500 * US) <= 2_000
+    assert 500 < clock.spread_ns < 6_000
+
+
+def ragged(world: World, by_ns: np.ndarray) -> World:
+    """Let each rank leave each collective a little later or earlier, int [ranks, collectives]."""
+    for work in world.works:
+        if work.meeting is not None:
+            work.end += int(by_ns[work.rank, work.number])
+    return world
+
+
+@given(seed=st.integers(0, 1 << 30), most_us=st.integers(0, 7))
+@settings(max_examples=25, deadline=None)
+def test_ranks_that_are_only_late_are_left_as_they_are(seed: int, most_us: int) -> None:
+    """However late each is to each collective, on one clock all leave together, to within some microseconds."""
+    rng = np.random.default_rng(seed)
+    world = World(3).run(meet(lateness=rng.integers(0, 2 * MS, (3, 12)).tolist()))
+    line = ragged(world, rng.integers(0, most_us * US + 1, (3, 12))).timeline()
+    assert align(line) is line
+
+
+def meet(
+    rounds: int = 12,
+    *,
+    lateness: list[list[int]] | None = None,
+    among: Callable[[Rank, int], tuple[int, ...]] | None = None,
+    name: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
+):
+    """Kernels and collectives in turn; `lateness[rank][round]` is what a kernel takes longer."""
+
+    def program(rank: Rank) -> Generator[None]:
+        for number in range(rounds):
+            more = lateness[rank.rank][number] if lateness else 0
+            rank.host("schedule", 20 * US + number * 7919 % 13 * 3 * US)
+            rank.kernel("attention", "comm", 50 * US + more)
+            rank.collective(name, "comm", 30 * US, number, among(rank, number) if among else None)
+            yield from rank.sync("comm")
+        yield
+
+    return program
+
+
+def test_without_an_offset_nothing_changes() -> None:
+    line = play(LATE).timeline(graphs=graphs(LATE))
+    assert align(line) is line
+    # less than ranks of one clock were seen to be apart, and possible as it is
+    line = shown(LATE, {1: later(-SKEW_NS + 5_000)})
+    assert align(line) is line
+
+
+def test_overlapping_groups_lead_from_clock_to_clock() -> None:
+    """Ranks 0 and 2 never meet: rank 1 met both."""
+
+    def run() -> World:
+        return World(3).run(two_groups)
+
+    truth = run().timeline()
+    world = run().show_on(0, later(5 * MS)).show_on(1, later(-MS)).show_on(2, later(70 * US))
+    aligned = align(world.timeline())
+    assert [(clock.rank, clock.moved_ns) for clock in aligned.clocks] == [(1, 6 * MS), (2, 5 * MS - 70 * US)]
+    assert rows_of(aligned) == rows_of(truth)
+    assert apart(aligned) == 0
+
+
+def two_groups(rank: Rank) -> Generator[None]:
+    for number in range(20):
+        for members in ((0, 1), (1, 2)):
+            if rank.rank in members:
+                rank.kernel("attention", "comm", (400 + 10 * rank.rank + number * 7919 % 13) * US)
+                rank.collective("hcom_allReduce_", "comm", 30 * US, number, members)
+                yield from rank.sync("comm")
+    yield
+
+
+def test_ranks_that_met_nobody_keep_their_times() -> None:
+    """Two pairs that never meet: each pair is aligned, but not with the other."""
+
+    def program(rank: Rank) -> Generator[None]:
+        members = (0, 1) if rank.rank < 2 else (2, 3)
+        yield from meet(among=lambda *_: members)(rank)
+
+    truth = World(4).run(program).timeline()
+    world = World(4).run(program).show_on(1, later(2 * MS)).show_on(3, later(-4 * MS))
+    aligned = align(world.timeline())
+    assert [(clock.rank, clock.moved_ns) for clock in aligned.clocks] == [(1, -2 * MS), (3, 4 * MS)]
+    assert words(aligned)[-1] == (
+        "no collectives compare the clock of ranks 2, 3 with the others': its times stay"
+    )
+    assert rows_of(aligned) == rows_of(truth)
+    # with nothing to move, nothing is said
+    assert words(align(truth)) == []
+
+
+def test_ranks_of_one_clock_are_moved_together() -> None:
+    """Two hosts of two ranks, all ends ragged: no rank is moved against the other of its host."""
+    rng = np.random.default_rng(3)
+    world = ragged(World(4).run(meet(20)), rng.integers(0, 5_000, (4, 20)))
+    world.show_on(2, later(900 * US)).show_on(3, later(900 * US))
+    aligned = align(world.timeline())
+    assert [clock.rank for clock in aligned.clocks] == [2, 3]
+    assert len({clock.moved_ns for clock in aligned.clocks}) == 1
+    assert abs(aligned.clocks[0].moved_ns + 900 * US) < 2_000
+    assert len(words(aligned)) == 1
+    assert "the times of ranks 2, 3 were moved by -" in words(aligned)[0]
+
+
+def test_the_clock_of_most_ranks_stays() -> None:
+    aligned = align(World(4).run(meet()).show_on(0, later(MS)).timeline())
+    assert [(clock.rank, clock.moved_ns) for clock in aligned.clocks] == [(0, -MS)]
+
+
+def test_what_contradicts_itself_changes_nothing() -> None:
+    world = World(2).run(meet(16))
+    for work in world.ranks[1].works:
+        if work.meeting is not None:  # other collectives than the numbers say
+            work.start, work.end = (
+                time + (-3 * MS, 4 * MS)[work.number % 2] for time in (work.start, work.end)
+            )
+    line = world.timeline()
+    aligned = align(line)
+    assert aligned.clocks == ()
+    assert aligned.start_ns is line.start_ns
+    assert words(aligned) == [
+        "ranks' clocks differ, and collectives do not say by how much: they contradict each other"
+    ]
+    assert apart(aligned) == 16
+
+
+def test_late_rank_answers_say_that_clocks_differ() -> None:
+    shape = replace(LATE, rounds=2)  # too few to say by how much
+    line = align(shown(shape, {1: later(-5 * MS)}))
+    assert words(line) == ["ranks' clocks differ, and collectives do not say by how much: they met in 2"]
+    for report in analyse(line).reports[0]:
+        assert report.answers[7].text.endswith("that is not sure: 2 collectives show that clocks differ")
+        assert report.answers[7].values["impossible_collectives"] == 2
+
+
+@pytest.mark.parametrize("name", ["ncclDevKernel_SendRecv(args)", "ncclDevKernel_Broadcast_RING_LL(args)"])
+def test_what_not_all_leave_together_says_nothing(name: str) -> None:
+    line = World(2).run(meet(name=name)).show_on(1, later(2 * MS)).timeline()
+    assert align(line) is line
+    assert apart(line) == 12
+
+
+def test_an_all_to_all_needs_causality() -> None:
+    """Who has more to receive leaves later, always: only what is impossible as it is moves a clock."""
+    world = World(2).run(meet(name="all_to_all"))
+    busier = np.array([[0] * 12, [25 * US] * 12])
+    line = ragged(world, busier).timeline()
+    assert align(line).clocks == ()
+    aligned = align(World(2).run(meet(name="all_to_all")).show_on(1, later(2 * MS)).timeline())
+    assert [clock.moved_ns for clock in aligned.clocks] == [-2 * MS]
+
+
+def unnumbered(line: Timeline) -> Timeline:
+    """As profilers without numbers give it, and as it is read."""
+    numbered = number_collectives(line)
+    return align(numbered, given=line.sequence >= 0)
+
+
+def without(line: Timeline, lost: set[tuple[int, int]]) -> Timeline:
+    """The collectives without numbers, and some (rank, number) not in the trace."""
+    ops = [
+        Op(line.name_of(row), int(line.start_ns[row]), int(line.end_ns[row]), kind=Kind.COMM,
+           group=int(line.group[row]), rank=int(line.rank[row]))
+        for row in np.flatnonzero(line.kind == Kind.COMM).tolist()
+        if (int(line.rank[row]), int(line.sequence[row])) not in lost
+    ]  # fmt: skip
+    return timeline_of(ops, groups=line.groups)
+
+
+def test_a_rank_that_began_to_record_later_is_not_moved() -> None:
+    """Where order gives the numbers: rank 1 lacks the first round, rank 0 the last."""
+    line = World(2).run(meet(20)).timeline()
+    aligned = unnumbered(without(line, {(1, 0), (0, 19)}))
+    assert aligned.clocks == ()
+    assert "a rank whose trace begins later would look the same" in words(aligned)[0]
+    # a clock that differs, by less than a round or by many, is told from that by the rounds' own lengths
+    for by_ns in (40 * US, 3_000 * US):
+        moved = World(2).run(meet(20)).show_on(1, later(by_ns)).timeline(numbered=False)
+        assert [clock.moved_ns for clock in unnumbered(moved).clocks] == [-by_ns]
+
+
+def test_kinds_of_one_group_have_numbers_of_their_own() -> None:
+    """Without numbers an all-reduce and an all-gather of one group must not be taken for one collective."""
+    ops = [
+        Op(name, 100 * n, 100 * n + 50, "comm", Kind.COMM, group=0, rank=rank)
+        for rank in (0, 1)
+        for n, name in enumerate(["ncclAllReduce", "ncclAllGather"] * 2)
+    ]
+    line = number_collectives(timeline_of(ops, groups=[Group("tp", (0, 1))]))
+    assert sorted(line.sequence.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(find_dependencies(line).collectives) == 4
+
+
+def test_what_a_round_advanced_by_moves_with_its_rank() -> None:
+    line = shown(LATE, {1: later(2 * MS)})
+    gave = (Advanced(0, (3,), 5 * MS, rank=1), Advanced(1, (2,), 5 * MS), Advanced(2, (2,), None, rank=1))
+    aligned = align(replace(line, advanced=gave))
+    assert [each.start_ns for each in aligned.advanced] == [3 * MS, 5 * MS, None]
+
+
+@given(by_ns=st.lists(st.integers(-30 * MS, 30 * MS), min_size=2, max_size=2), seed=st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_a_shifted_run_is_the_run_to_within_the_error(by_ns: list[int], seed: int) -> None:
+    lateness = np.random.default_rng(seed).integers(0, 300 * US, (3, 10)).tolist()
+    truth = World(3).run(meet(10, lateness=lateness))
+    line = World(3).run(meet(10, lateness=lateness)).show_on(1, later(by_ns[0])).show_on(2, later(by_ns[1]))
+    aligned = align(line.timeline())
+    moved = {clock.rank: clock.moved_ns for clock in aligned.clocks}
+    left = [moved.get(rank, 0) + shown_by for rank, shown_by in enumerate([0, *by_ns])]
+    differ = [abs(one - other) for one, other in zip([0, 0, by_ns[0]], [*by_ns, by_ns[1]], strict=True)]
+    if min(differ) > SKEW_NS:
+        assert max(left) == min(left)
+        assert rows_of(aligned) == rows_of(truth.timeline())
+        assert said_of(analyse(aligned)) == said_of(analyse(truth.timeline()))
+    else:
+        assert max(left) - min(left) <= 2 * SKEW_NS
+
+
+@pytest.mark.parametrize("vendor", ["kineto", "rocm", "text", "db"])
+def test_nine_answers_of_a_shifted_run_come_back_from_every_format(tmp_path: Path, vendor: str) -> None:
+    shape = replace(LATE, ascend=vendor in ("text", "db"))
+    nodes = [draft_nodes(shape), verify_nodes(shape, -1), extend_nodes(shape)]
+    writers = {"kineto": vendors.write_cuda, "rocm": vendors.write_rocm, "text": vendors.write_text}
+    told = []
+    for name, by_ns in (("true", 0), ("shifted", 250 * US)):
+        (folder := tmp_path / name / "run").mkdir(parents=True)
+        world = play(shape).show_on(1, later(by_ns))
+        sides = writers.get(vendor, vendors.write_db)(folder, world, nodes)
+        line = open_timeline(folder, sides=sides)
+        assert [clock.moved_ns for clock in line.clocks] == ([-by_ns] if by_ns else [])
+        told.append(said_of(analyse(line)))
+        if by_ns:
+            assert open_timeline(folder, sides=sides, one_clock=False).clocks == ()
+    assert told[0] == told[1]
+
+
+def test_ranks_with_different_epochs_are_one_run_if_their_collectives_say_so(tmp_path: Path) -> None:
+    hour = 3_600_000 * MS
+    shape = replace(LATE, rounds=12, jitter=70 * US)
+
+    def mixed(name: str, world: World) -> tuple[list[str], tuple[Clock, ...]]:
+        (folder := tmp_path / name / "run").mkdir(parents=True)
+        vendors.write_cuda(folder, world, [])
+        line = open_timeline(folder)
+        return [note.why for note in line.notes if note.what == "mixed"], line.clocks
+
+    why, clocks = mixed("epochs", play(shape).show_on(1, later(hour)))
+    assert why == []
+    assert [clock.moved_ns for clock in clocks] == [-hour]
+    # rank 1 of another run of the same program, an hour later, as long and with as many rounds
+    world = play(shape)
+    world.ranks[1] = play(replace(shape, jitter=-70 * US, tree=150 * US)).ranks[1]
+    why, clocks = mixed("runs", world.show_on(1, later(hour)))
+    assert why == ["ranks share no moment: they are of different runs, or their clocks differ"]
+    assert clocks == ()
+
+
+def test_four_npus_of_which_one_is_25_us_off() -> None:
+    """The clock of rank 2 is 25 us behind those of 0, 1 and 3: by its collectives with each of them alone."""
+    path = real("ascend/qwen3-4rank")
+    was, line = open_timeline(path, one_clock=False), analysed("ascend/qwen3-4rank").timeline
+    assert apart(was) == 6
+    assert apart(line) == 0
+    (clock,) = line.clocks
+    assert (clock.rank, clock.collectives) == (2, 14)
+    assert 23 * US < clock.moved_ns < 28 * US
+    assert clock.spread_ns < 3 * US
+    ends = was.end_ns[(was.kind == Kind.COMM) & (was.sequence >= 0)]
+    assert len(ends)
+    # nothing within a rank changes
+    for rank in line.ranks:
+        one, other = ((t.start_ns[t.rank == rank], t.dur_ns[t.rank == rank]) for t in (was, line))
+        assert np.array_equal(np.diff(one[0]), np.diff(other[0]))
+        assert np.array_equal(one[1], other[1])
+    check_invariants(analysed("ascend/qwen3-4rank"))
+
+
+@pytest.mark.parametrize("name", ["kineto/dlrm-8rank", "ascend/910b-alexnet-db"])
+def test_real_ranks_of_one_host_are_left_as_they_are(name: str) -> None:
+    was, line = open_timeline(real(name), one_clock=False), open_timeline(real(name))
+    assert line.clocks == ()
+    assert line.notes == was.notes
+    assert all(
+        np.array_equal(getattr(line, key), getattr(was, key)) for key in ("start_ns", "end_ns", "name")
+    )
