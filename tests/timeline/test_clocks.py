@@ -1,7 +1,8 @@
-"""Ranks whose clocks differ, by an amount that is known: aligned they are the run itself, and only they are moved."""
+"""Ranks whose clocks differ, by an amount that is known: aligned they are the run itself. No other is moved."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.cli import main
 from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.assemble import COLUMNS, Op, timeline_of
 from slipstream.timeline.clock_fit import SKEW_NS
@@ -18,6 +20,8 @@ from slipstream.timeline.clocks import align
 from slipstream.timeline.collectives import number_collectives
 from slipstream.timeline.edges import find_dependencies
 from slipstream.timeline.readers import open_timeline
+from slipstream.timeline.report.overview import overviews, rank_lines
+from slipstream.timeline.report.verdict import verdict
 from slipstream.timeline.table import Advanced, Clock, Group, Kind, Timeline
 from tests.timeline import vendors
 from tests.timeline.places import analysed, real
@@ -133,7 +137,7 @@ def test_an_offset_is_found_and_a_late_rank_stays_late(rank: int, by_ns: int) ->
 
 
 def test_a_clock_that_drifts_is_followed() -> None:
-    shape = Shape(rounds=48, ranks=2, slow_rank=0, tree=20 * MS)
+    shape = Shape(rounds=34, ranks=2, slow_rank=0, tree=20 * MS)
     ppm = 80
     truth = play(shape).timeline(graphs=graphs(shape))
     line = shown(shape, {1: lambda time_ns: time_ns + 3 * MS + round(time_ns * ppm / 1e6)})
@@ -186,6 +190,7 @@ def meet(
     lateness: list[list[int]] | None = None,
     among: Callable[[Rank, int], tuple[int, ...]] | None = None,
     name: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
+    cost: int = 30 * US,
 ):
     """Kernels and collectives in turn; `lateness[rank][round]` is what a kernel takes longer."""
 
@@ -194,7 +199,7 @@ def meet(
             more = lateness[rank.rank][number] if lateness else 0
             rank.host("schedule", 20 * US + number * 7919 % 13 * 3 * US)
             rank.kernel("attention", "comm", 50 * US + more)
-            rank.collective(name, "comm", 30 * US, number, among(rank, number) if among else None)
+            rank.collective(name, "comm", cost, number, among(rank, number) if among else None)
             yield from rank.sync("comm")
         yield
 
@@ -292,7 +297,9 @@ def test_late_rank_answers_say_that_clocks_differ() -> None:
     line = align(shown(shape, {1: later(-5 * MS)}))
     assert words(line) == ["ranks' clocks differ, and collectives do not say by how much: they met in 2"]
     for report in analyse(line).reports[0]:
-        assert report.answers[7].text.endswith("that is not sure: 2 collectives show that clocks differ")
+        assert report.answers[7].text.endswith(
+            "; who came last is not sure: 2 collectives show that the ranks' clocks differ"
+        )
         assert report.answers[7].values["impossible_collectives"] == 2
 
 
@@ -418,6 +425,56 @@ def test_ranks_with_different_epochs_are_one_run_if_their_collectives_say_so(tmp
     assert clocks == ()
 
 
+def test_verdicts_on_a_late_rank_say_if_clocks_differ() -> None:
+    analysis = analyse(shown(LATE, {}))
+    views = overviews(analysis)
+    late = max(rank_lines(analysis, views), key=lambda line: line.caused_ns)
+    assert late.sure
+    assert "not sure" not in verdict(views[1], late)
+    text = verdict(views[1], replace(late, sure=False))
+    assert "in collectives until this one came" in text
+    assert text.endswith("; that is not sure, as their clocks differ.")
+
+
+def test_long_collectives_may_end_further_apart() -> None:
+    """Over a slow link a step of a ring takes long: 60 us of 10 ms show no clock, of 1 ms they do."""
+    for cost, moved in ((10 * MS, []), (MS, [-60 * US])):
+        line = World(2).run(meet(cost=cost)).show_on(1, later(60 * US)).timeline()
+        assert [clock.moved_ns for clock in align(line).clocks] == moved
+
+
+def test_the_command_says_what_it_moved_or_leaves_times_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(folder: Path, *options: str) -> str:
+        assert main(["trace", "analyse", str(folder), *options]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    def written(name: str, rounds: int) -> Path:
+        (folder := tmp_path / name / "run").mkdir(parents=True)
+        world = play(replace(LATE, rounds=rounds)).show_on(1, later(-700 * US))
+        vendors.write_cuda(folder, world, [])
+        return folder
+
+    folder = written("shifted", 8)
+    moved = (
+        "clocks: the times of rank 1 were moved by +700.000 us, by the ends of 8 collectives, spread 0.0 us"
+    )
+    assert moved in told(folder)
+    found = json.loads(told(folder, "--json"))
+    clock = {"rank": 1, "moved_ns": 700 * US, "drift_ppm": 0.0, "collectives": 8, "spread_ns": 0}
+    assert found["quality"]["clocks"] == [clock]
+    assert found["rank"] == 1
+    assert "not sure" not in found["verdict"]
+    was = json.loads(told(folder, "--clocks", "as-is", "--json"))
+    assert was["quality"]["clocks"] == []
+    assert {note["what"] for note in was["quality"]["notes"]} >= {"clocks"}
+    assert was["rank"] == 0  # whoever's clock is ahead
+    # too few to move anything: whatever is said of late ranks is marked
+    text = told(written("short", 2))
+    assert "ranks' clocks differ, and collectives do not say by how much: they met in 2" in text
+
+
 def test_four_npus_of_which_one_is_25_us_off() -> None:
     """The clock of rank 2 is 25 us behind those of 0, 1 and 3: by its collectives with each of them alone."""
     path = real("ascend/qwen3-4rank")
@@ -440,7 +497,7 @@ def test_four_npus_of_which_one_is_25_us_off() -> None:
 
 @pytest.mark.parametrize("name", ["kineto/dlrm-8rank", "ascend/910b-alexnet-db"])
 def test_real_ranks_of_one_host_are_left_as_they_are(name: str) -> None:
-    was, line = open_timeline(real(name), one_clock=False), open_timeline(real(name))
+    was, line = open_timeline(real(name), one_clock=False), analysed(name).timeline
     assert line.clocks == ()
     assert line.notes == was.notes
     assert all(

@@ -359,8 +359,8 @@ def _q8(facts: Facts) -> Answer:
     if caused:
         text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
     if facts.deps.impossible_collectives:
-        values["impossible_collectives"] = facts.deps.impossible_collectives
-        text += f"; that is not sure: {values['impossible_collectives']} collectives show that clocks differ"
+        values["impossible_collectives"] = unclear = facts.deps.impossible_collectives
+        text += f"; who came last is not sure: {unclear} collectives show that the ranks' clocks differ"
     return Answer(8, text, values, facts.source)
 
 

@@ -30,6 +30,9 @@ STEP_NS: Final = 1_000
 #: Ranks of one clock leave a collective up to so far apart, in one order each time. Measured: 7 us (all-reduces of
 #: eight V100, a reduce-scatter of two 910B), and 15 us between two 910B whose clocks may differ.
 SKEW_NS: Final = 20_000
+#: And up to one in so many of the time that the collective moves, as over slow links a step of a ring takes long.
+#: Measured where that is above a millisecond: one in 150, between the same two 910B.
+STEPS: Final = 50
 #: An offset is one if it is so many spreads from nothing: of eight ends that differ by chance, one set in 250 is.
 SPREADS: Final = 3
 #: So many collectives say what an offset is, where causality shows that there is one.
@@ -40,8 +43,8 @@ LEAST_ALONE: Final = 8
 _ONE_IN: Final = 20
 #: A clock that runs faster than another by more than this is none: crystals are good to 100 ppm each.
 _FASTEST: Final = 200e-6
-#: A line is drawn through so many ends or more (of 16 that differ by chance, one in 75 halves the spread), and by so
-#: many of them at most.
+#: A line is drawn through so many ends or more (of 16 that differ by chance, one in 75 halves the spread), and by
+#: so many of them at most.
 _LEAST_LINE: Final = 32
 _MOST_LINE: Final = 200
 #: Of a list that was numbered by its order, so many other orders are tried.
@@ -213,11 +216,12 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
     have come. A line, where it halves the spread, takes its place.
 
     - SAME, so nothing is done: causality holds as it is (at most one collective breaks it by more than
-      `STEP_NS`), and the offset is below `SKEW_NS` or below three spreads.
+      `STEP_NS`), and the offset is below what ranks of one clock may be apart (`SKEW_NS` and `STEPS`) or below
+      three spreads.
     - APART: the offset is above three spreads, with it causality holds (in all but one of 20), and either
-      causality shows it (`LEAST` collectives, of which two break it as they are), or `LEAST_ALONE` are apart by
-      more than `SKEW_NS`. Where numbers were given by order, no other order explains the ends as well with less
-      of an offset: else a rank may have begun to record later.
+      causality shows it (`LEAST` collectives, of which two break it as they are), or it is above what ranks of
+      one clock may be apart (`LEAST_ALONE` collectives). Where numbers were given by order, no other order
+      explains the ends as well with less of an offset: else a rank may have begun to record later.
     - UNKNOWN, so nothing is done either: all else.
 
     A rank that is only late comes late and leaves with the others: the ends do not differ, whatever it costs them.
@@ -236,6 +240,9 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
     still = _outside(low, high, line.added(b.left_ns[both]))
     count = len(ends_a)
     moved = int(np.abs(line.added(ends_b)).max())
+    # Who came last stood for nobody: its stay is how long the collective moved, on whatever clock.
+    moving = np.minimum(*(side.first_end_ns[both] - side.last_start_ns[both] for side in (a, b)))
+    skew = max(SKEW_NS, int(np.median(moving)) // STEPS)
 
     def found(verdict: Verdict, why: str = "") -> Fit:
         return Fit(verdict, line, count, spread, impossible, why)
@@ -243,7 +250,7 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
     shown = impossible >= 2
     if count < LEAST:
         return found(Verdict.UNKNOWN, f"they met in {count}")
-    if not shown and moved <= max(SKEW_NS, SPREADS * spread):
+    if not shown and moved <= max(skew, SPREADS * spread):
         return found(Verdict.SAME)
     if still * _ONE_IN > len(low) or moved <= SPREADS * spread:
         return found(Verdict.UNKNOWN, "they contradict each other")
