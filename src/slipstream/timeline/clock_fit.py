@@ -47,6 +47,8 @@ _FASTEST: Final = 200e-6
 #: so many of them at most.
 _LEAST_LINE: Final = 32
 _MOST_LINE: Final = 200
+#: Where orders fit alike the one with the least offset is believed if the next has so many times as much.
+NO_LONGER: Final = 3
 #: Of a list that was numbered by its order, so many other orders are tried.
 _OTHER_ORDERS: Final = 64
 
@@ -221,7 +223,7 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
     - APART: the offset is above three spreads, with it causality holds (in all but one of 20), and either
       causality shows it (`LEAST` collectives, of which two break it as they are), or it is above what ranks of
       one clock may be apart (`LEAST_ALONE` collectives). Where numbers were given by order, no other order
-      explains the ends as well with less of an offset: else a rank may have begun to record later.
+      explains the ends as well: else a rank may have begun to record later (`_fits_elsewhere`).
     - UNKNOWN, so nothing is done either: all else.
 
     A rank that is only late comes late and leaves with the others: the ends do not differ, whatever it costs them.
@@ -312,10 +314,12 @@ def _allowed(line: Line, low: Int64, high: Int64, spread: float) -> Line:
 
 
 def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> bool:
-    """Whether the ends of a list would fit as well if one side's began some collectives later.
+    """Whether a list may as well be one of which one side lacks the beginning, and the other the end.
 
-    It matters for collectives that were numbered by their order, and then only with less of an offset; and for
-    clocks that share no moment, as two runs of one program do not either.
+    So it may be where another order makes the ends fit better by half, or as well with no offset or with one that is
+    not much longer; and where a list is too short to try. It matters for collectives that were numbered by their
+    order, and for clocks that share no moment: two runs of one program do not either, and for them nothing but the
+    fit says that they are one, so no other order may fit as well.
     """
     ends_a, ends_b = a.left_ns[both], b.left_ns[both]
     strangers = max(ends_a.min(), ends_b.min()) >= min(ends_a.max(), ends_b.max())
@@ -328,6 +332,8 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> bool:
         ends_a, ends_b = ends_a[longest], ends_b[longest]
     ends_a, ends_b = np.sort(ends_a), np.sort(ends_b)
     count = len(ends_a)
+    if count < LEAST_ALONE:
+        return True
     least = max(LEAST, count // 2)
     offset, about = _about(ends_a - ends_b)
     # Where b's list would have to begin for there to be no offset.
@@ -338,7 +344,10 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> bool:
         if len(one) < least:
             continue
         shifted, around = _about(one - other)
-        if around <= 2 * about + STEP_NS and (strangers or abs(shifted) < abs(offset)):
+        as_well = around <= 2 * about + STEP_NS
+        if around + STEP_NS < about / 2 or (
+            as_well and (strangers or abs(shifted) < NO_LONGER * abs(offset))
+        ):
             return True
     return False
 
