@@ -2,98 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.cli import main
-from slipstream.timeline.analysis import Analysis, analyse
+from slipstream.timeline.analysis import analyse
 from slipstream.timeline.assemble import COLUMNS, Op, timeline_of
 from slipstream.timeline.clock_fit import SKEW_NS
 from slipstream.timeline.clocks import align
 from slipstream.timeline.collectives import number_collectives
 from slipstream.timeline.edges import find_dependencies
-from slipstream.timeline.readers import open_timeline
-from slipstream.timeline.report.overview import overviews, rank_lines
-from slipstream.timeline.report.verdict import verdict
 from slipstream.timeline.table import Advanced, Clock, Group, Kind, Timeline
-from tests.timeline import vendors
-from tests.timeline.places import analysed, real
-from tests.timeline.speculative import US, Shape, draft_nodes, extend_nodes, graphs, play, verify_nodes
+from tests.timeline.clocks import LATE, MS, apart, later, meet, ragged, rows_of, said_of, shown, words
+from tests.timeline.speculative import US, Shape, graphs, play
 from tests.timeline.test_answers import check_invariants
 from tests.timeline.virtual import Rank, World
-
-MS = 1_000_000
-LATE = Shape(rounds=8, ranks=2, slow_rank=1, eager_extend=(1,), eager_host=100 * US, jitter=60 * US)
-
-Shown = Callable[[int], int]
-
-
-def later(by_ns: int) -> Shown:
-    """A clock that is ahead by so much."""
-    return lambda time_ns: time_ns + by_ns
-
-
-def shown(shape: Shape, clocks: dict[int, Shown]) -> Timeline:
-    """A run as ranks with clocks of their own show it."""
-    world = play(shape)
-    for rank, clock in clocks.items():
-        world.show_on(rank, clock)
-    return world.from_zero().timeline(graphs=graphs(shape))
-
-
-def rows_of(line: Timeline) -> list[tuple]:
-    """Everything that is done, by rank and time."""
-    streams = [(stream.rank, stream.name) for stream in line.streams]
-    columns = (line.start_ns, line.end_ns, line.kind, line.group, line.sequence, line.replay, line.node)
-    rows = [
-        (*streams[int(line.stream[row])], line.name_of(row), *(int(column[row]) for column in columns))
-        for row in range(len(line))
-    ]
-    marks = line.marks
-    rows += [
-        (*streams[stream], line.names[name], start, end)
-        for start, end, name, stream in zip(
-            marks.start_ns.tolist(),
-            marks.end_ns.tolist(),
-            marks.name.tolist(),
-            marks.stream.tolist(),
-            strict=True,
-        )
-    ]
-    return sorted(rows)
-
-
-def said_of(analysis: Analysis) -> dict[int, list[tuple]]:
-    """What is said of each round: times, path, the nine answers."""
-    return {
-        rank: [
-            (
-                report.round.start_ns,
-                report.round.end_ns,
-                report.path.by_piece(),
-                dict(report.rests_on),
-                [(answer.text, answer.values) for answer in report.answers],
-            )
-            for report in reports
-        ]
-        for rank, reports in analysis.reports.items()
-    }
-
-
-def words(line: Timeline) -> list[str]:
-    return [note.why for note in line.notes if note.what == "clocks"]
-
-
-def apart(line: Timeline) -> int:
-    """How many collectives one rank left before another came."""
-    return find_dependencies(line).impossible_collectives
 
 
 def check_table(line: Timeline) -> None:
@@ -136,12 +63,22 @@ def test_an_offset_is_found_and_a_late_rank_stays_late(rank: int, by_ns: int) ->
     assert as_it_was != late
 
 
+def waits_of(line: Timeline) -> list[tuple[int, int]]:
+    """The rank that came last to each collective, and how long the others stood."""
+    deps = find_dependencies(line)
+    return [
+        (int(line.rank[last]), int((deps.release_ns[stood] - line.start_ns[stood]).sum()))
+        for last, *stood in (members.tolist() for members in deps.collectives)
+    ]
+
+
 def test_a_clock_that_drifts_is_followed() -> None:
-    shape = Shape(rounds=34, ranks=2, slow_rank=0, tree=20 * MS)
+    lateness = [[20 * MS + 9 * US * (number % 5) for number in range(34)], [20 * MS] * 34]
     ppm = 80
-    truth = play(shape).timeline(graphs=graphs(shape))
-    line = shown(shape, {1: lambda time_ns: time_ns + 3 * MS + round(time_ns * ppm / 1e6)})
-    aligned = align(line)
+    truth = World(2).run(meet(34, lateness=lateness)).timeline()
+    world = World(2).run(meet(34, lateness=lateness))
+    world.show_on(1, lambda time_ns: time_ns + 3 * MS + round(time_ns * ppm / 1e6))
+    aligned = align(world.timeline())
     (clock,) = aligned.clocks
     assert clock.rank == 1
     assert clock.drift_ppm == pytest.approx(-ppm, abs=0.1)
@@ -149,10 +86,11 @@ def test_a_clock_that_drifts_is_followed() -> None:
     assert "us more each second" in words(aligned)[0]
     check_table(aligned)
     assert max(abs(np.sort(aligned.start_ns) - np.sort(truth.start_ns))) <= 4
-    for one, other in zip(analyse(aligned).reports[1], analyse(truth).reports[1], strict=True):
-        found, wanted = one.answers[7].values, other.answers[7].values
-        assert found["late_rank"] == wanted["late_rank"] == 0
-        assert abs(found["waited_for_it_ns"] - wanted["waited_for_it_ns"]) <= 8
+    waits, wanted = waits_of(aligned), waits_of(truth)
+    late = [found for found, true in zip(waits, wanted, strict=True) if true[1]]
+    assert len(late) > 20
+    assert {rank for rank, _ in late} == {0}
+    assert max(abs(found[1] - true[1]) for found, true in zip(waits, wanted, strict=True)) <= 4
 
 
 def test_noise_is_not_taken_for_drift() -> None:
@@ -166,14 +104,6 @@ def test_noise_is_not_taken_for_drift() -> None:
     assert 500 < clock.spread_ns < 6_000
 
 
-def ragged(world: World, by_ns: np.ndarray) -> World:
-    """Let each rank leave each collective a little later or earlier, int [ranks, collectives]."""
-    for work in world.works:
-        if work.meeting is not None:
-            work.end += int(by_ns[work.rank, work.number])
-    return world
-
-
 @given(seed=st.integers(0, 1 << 30), most_us=st.integers(0, 7))
 @settings(max_examples=25, deadline=None)
 def test_ranks_that_are_only_late_are_left_as_they_are(seed: int, most_us: int) -> None:
@@ -182,28 +112,6 @@ def test_ranks_that_are_only_late_are_left_as_they_are(seed: int, most_us: int) 
     world = World(3).run(meet(lateness=rng.integers(0, 2 * MS, (3, 12)).tolist()))
     line = ragged(world, rng.integers(0, most_us * US + 1, (3, 12))).timeline()
     assert align(line) is line
-
-
-def meet(
-    rounds: int = 12,
-    *,
-    lateness: list[list[int]] | None = None,
-    among: Callable[[Rank, int], tuple[int, ...]] | None = None,
-    name: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
-    cost: int = 30 * US,
-):
-    """Kernels and collectives in turn; `lateness[rank][round]` is what a kernel takes longer."""
-
-    def program(rank: Rank) -> Generator[None]:
-        for number in range(rounds):
-            more = lateness[rank.rank][number] if lateness else 0
-            rank.host("schedule", 20 * US + number * 7919 % 13 * 3 * US)
-            rank.kernel("attention", "comm", 50 * US + more)
-            rank.collective(name, "comm", cost, number, among(rank, number) if among else None)
-            yield from rank.sync("comm")
-        yield
-
-    return program
 
 
 def test_without_an_offset_nothing_changes() -> None:
@@ -249,9 +157,7 @@ def test_ranks_that_met_nobody_keep_their_times() -> None:
     world = World(4).run(program).show_on(1, later(2 * MS)).show_on(3, later(-4 * MS))
     aligned = align(world.timeline())
     assert [(clock.rank, clock.moved_ns) for clock in aligned.clocks] == [(1, -2 * MS), (3, 4 * MS)]
-    assert words(aligned)[-1] == (
-        "no collectives compare the clock of ranks 2, 3 with the others': its times stay"
-    )
+    assert words(aligned)[-1] == "no collectives bring ranks 2, 3 to the clock of the others"
     assert rows_of(aligned) == rows_of(truth)
     # with nothing to move, nothing is said
     assert words(align(truth)) == []
@@ -349,6 +255,17 @@ def test_a_rank_that_began_to_record_later_is_not_moved() -> None:
         assert [clock.moved_ns for clock in unnumbered(moved).clocks] == [-by_ns]
 
 
+def test_an_offset_that_a_round_would_explain_is_not_believed() -> None:
+    """Equal rounds, numbers by order: an offset of most of one may be a small one of a rank that began later."""
+    even = Shape(rounds=16, ranks=2)  # a round takes 0.5 ms
+    for by_ns, moved in ((60 * US, [-60 * US]), (400 * US, [])):
+        world = play(even).show_on(1, later(by_ns)).from_zero()
+        aligned = unnumbered(world.timeline(numbered=False))
+        assert [clock.moved_ns for clock in aligned.clocks] == moved
+    # with numbers there is no doubt
+    assert [clock.moved_ns for clock in align(world.timeline()).clocks] == [-400 * US]
+
+
 def test_kinds_of_one_group_have_numbers_of_their_own() -> None:
     """Without numbers an all-reduce and an all-gather of one group must not be taken for one collective."""
     ops = [
@@ -386,120 +303,8 @@ def test_a_shifted_run_is_the_run_to_within_the_error(by_ns: list[int], seed: in
         assert max(left) - min(left) <= 2 * SKEW_NS
 
 
-@pytest.mark.parametrize("vendor", ["kineto", "rocm", "text", "db"])
-def test_nine_answers_of_a_shifted_run_come_back_from_every_format(tmp_path: Path, vendor: str) -> None:
-    shape = replace(LATE, ascend=vendor in ("text", "db"))
-    nodes = [draft_nodes(shape), verify_nodes(shape, -1), extend_nodes(shape)]
-    writers = {"kineto": vendors.write_cuda, "rocm": vendors.write_rocm, "text": vendors.write_text}
-    told = []
-    for name, by_ns in (("true", 0), ("shifted", 250 * US)):
-        (folder := tmp_path / name / "run").mkdir(parents=True)
-        world = play(shape).show_on(1, later(by_ns))
-        sides = writers.get(vendor, vendors.write_db)(folder, world, nodes)
-        line = open_timeline(folder, sides=sides)
-        assert [clock.moved_ns for clock in line.clocks] == ([-by_ns] if by_ns else [])
-        told.append(said_of(analyse(line)))
-        if by_ns:
-            assert open_timeline(folder, sides=sides, one_clock=False).clocks == ()
-    assert told[0] == told[1]
-
-
-def test_ranks_with_different_epochs_are_one_run_if_their_collectives_say_so(tmp_path: Path) -> None:
-    hour = 3_600_000 * MS
-    shape = replace(LATE, rounds=12, jitter=70 * US)
-
-    def mixed(name: str, world: World) -> tuple[list[str], tuple[Clock, ...]]:
-        (folder := tmp_path / name / "run").mkdir(parents=True)
-        vendors.write_cuda(folder, world, [])
-        line = open_timeline(folder)
-        return [note.why for note in line.notes if note.what == "mixed"], line.clocks
-
-    why, clocks = mixed("epochs", play(shape).show_on(1, later(hour)))
-    assert why == []
-    assert [clock.moved_ns for clock in clocks] == [-hour]
-    # rank 1 of another run of the same program, an hour later, as long and with as many rounds
-    world = play(shape)
-    world.ranks[1] = play(replace(shape, jitter=-70 * US, tree=150 * US)).ranks[1]
-    why, clocks = mixed("runs", world.show_on(1, later(hour)))
-    assert why == ["ranks share no moment: they are of different runs, or their clocks differ"]
-    assert clocks == ()
-
-
-def test_verdicts_on_a_late_rank_say_if_clocks_differ() -> None:
-    analysis = analyse(shown(LATE, {}))
-    views = overviews(analysis)
-    late = max(rank_lines(analysis, views), key=lambda line: line.caused_ns)
-    assert late.sure
-    assert "not sure" not in verdict(views[1], late)
-    text = verdict(views[1], replace(late, sure=False))
-    assert "in collectives until this one came" in text
-    assert text.endswith("; that is not sure, as their clocks differ.")
-
-
 def test_long_collectives_may_end_further_apart() -> None:
     """Over a slow link a step of a ring takes long: 60 us of 10 ms show no clock, of 1 ms they do."""
     for cost, moved in ((10 * MS, []), (MS, [-60 * US])):
         line = World(2).run(meet(cost=cost)).show_on(1, later(60 * US)).timeline()
         assert [clock.moved_ns for clock in align(line).clocks] == moved
-
-
-def test_the_command_says_what_it_moved_or_leaves_times_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def told(folder: Path, *options: str) -> str:
-        assert main(["trace", "analyse", str(folder), *options]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
-    def written(name: str, rounds: int) -> Path:
-        (folder := tmp_path / name / "run").mkdir(parents=True)
-        world = play(replace(LATE, rounds=rounds)).show_on(1, later(-700 * US))
-        vendors.write_cuda(folder, world, [])
-        return folder
-
-    folder = written("shifted", 8)
-    moved = (
-        "clocks: the times of rank 1 were moved by +700.000 us, by the ends of 8 collectives, spread 0.0 us"
-    )
-    assert moved in told(folder)
-    found = json.loads(told(folder, "--json"))
-    clock = {"rank": 1, "moved_ns": 700 * US, "drift_ppm": 0.0, "collectives": 8, "spread_ns": 0}
-    assert found["quality"]["clocks"] == [clock]
-    assert found["rank"] == 1
-    assert "not sure" not in found["verdict"]
-    was = json.loads(told(folder, "--clocks", "as-is", "--json"))
-    assert was["quality"]["clocks"] == []
-    assert {note["what"] for note in was["quality"]["notes"]} >= {"clocks"}
-    assert was["rank"] == 0  # whoever's clock is ahead
-    # too few to move anything: whatever is said of late ranks is marked
-    text = told(written("short", 2))
-    assert "ranks' clocks differ, and collectives do not say by how much: they met in 2" in text
-
-
-def test_four_npus_of_which_one_is_25_us_off() -> None:
-    """The clock of rank 2 is 25 us behind those of 0, 1 and 3: by its collectives with each of them alone."""
-    path = real("ascend/qwen3-4rank")
-    was, line = open_timeline(path, one_clock=False), analysed("ascend/qwen3-4rank").timeline
-    assert apart(was) == 6
-    assert apart(line) == 0
-    (clock,) = line.clocks
-    assert (clock.rank, clock.collectives) == (2, 14)
-    assert 23 * US < clock.moved_ns < 28 * US
-    assert clock.spread_ns < 3 * US
-    ends = was.end_ns[(was.kind == Kind.COMM) & (was.sequence >= 0)]
-    assert len(ends)
-    # nothing within a rank changes
-    for rank in line.ranks:
-        one, other = ((t.start_ns[t.rank == rank], t.dur_ns[t.rank == rank]) for t in (was, line))
-        assert np.array_equal(np.diff(one[0]), np.diff(other[0]))
-        assert np.array_equal(one[1], other[1])
-    check_invariants(analysed("ascend/qwen3-4rank"))
-
-
-@pytest.mark.parametrize("name", ["kineto/dlrm-8rank", "ascend/910b-alexnet-db"])
-def test_real_ranks_of_one_host_are_left_as_they_are(name: str) -> None:
-    was, line = open_timeline(real(name), one_clock=False), analysed(name).timeline
-    assert line.clocks == ()
-    assert line.notes == was.notes
-    assert all(
-        np.array_equal(getattr(line, key), getattr(was, key)) for key in ("start_ns", "end_ns", "name")
-    )

@@ -258,9 +258,8 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
         return found(Verdict.UNKNOWN, "they contradict each other")
     if not shown and (count < LEAST_ALONE or not alone):
         return found(Verdict.UNKNOWN, f"they met in {count}, and each may be so")
-    if _fits_elsewhere(a, b, both, met):
-        return found(Verdict.UNKNOWN, "a rank whose trace begins later would look the same")
-    return found(Verdict.APART)
+    why = _fits_elsewhere(a, b, both, met)
+    return found(Verdict.UNKNOWN, why) if why else found(Verdict.APART)
 
 
 def _outside(low: Int64, high: Int64, at: Int64) -> int:
@@ -313,43 +312,43 @@ def _allowed(line: Line, low: Int64, high: Int64, spread: float) -> Line:
     return replace(line, at_ns=held) if near else line
 
 
-def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> bool:
-    """Whether a list may as well be one of which one side lacks the beginning, and the other the end.
+def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
+    """Say why one side may lack the beginning of a list, and the other its end; "" if that is not so.
 
-    So it may be where another order makes the ends fit better by half, or as well with no offset or with one that is
-    not much longer; and where a list is too short to try. It matters for collectives that were numbered by their
-    order, and for clocks that share no moment: two runs of one program do not either, and for them nothing but the
-    fit says that they are one, so no other order may fit as well.
+    It may be so where another order makes the ends fit better by half, or as well with less of an offset or one
+    that is not much longer; and where a list is too short to try. It matters for collectives that were numbered by
+    their order, and for clocks that share no moment: two runs of one program do not either, and nothing but the
+    fit says that these are one, so no other order may fit as well.
     """
     ends_a, ends_b = a.left_ns[both], b.left_ns[both]
     strangers = max(ends_a.min(), ends_b.min()) >= min(ends_a.max(), ends_b.max())
-    lists = met.in_turn[both]
+    why = "ranks share no moment, and those of two runs might look the same"
     if not strangers:
+        why = "a rank whose trace begins later would look the same"
+        lists = met.in_turn[both]
         named, counts = np.unique(lists[lists >= 0], return_counts=True)
         if not len(named):
-            return False
+            return ""
         longest = lists == named[np.argmax(counts)]
         ends_a, ends_b = ends_a[longest], ends_b[longest]
     ends_a, ends_b = np.sort(ends_a), np.sort(ends_b)
     count = len(ends_a)
     if count < LEAST_ALONE:
-        return True
-    least = max(LEAST, count // 2)
+        return why
     offset, about = _about(ends_a - ends_b)
     # Where b's list would have to begin for there to be no offset.
     near = int(np.searchsorted(ends_b, ends_a[count // 2])) - count // 2
     orders = {*range(-_OTHER_ORDERS, _OTHER_ORDERS + 1), *range(near - 2, near + 3)} - {0}
     for later in orders:
         one, other = (ends_a[:-later], ends_b[later:]) if later > 0 else (ends_a[-later:], ends_b[:later])
-        if len(one) < least:
+        if len(one) < max(LEAST, count // 2):
             continue
         shifted, around = _about(one - other)
+        better = around + STEP_NS < about / 2
         as_well = around <= 2 * about + STEP_NS
-        if around + STEP_NS < about / 2 or (
-            as_well and (strangers or abs(shifted) < NO_LONGER * abs(offset))
-        ):
-            return True
-    return False
+        if better or (as_well and (strangers or abs(shifted) < NO_LONGER * abs(offset))):
+            return why
+    return ""
 
 
 def _about(values: Int64) -> tuple[float, float]:

@@ -252,6 +252,6 @@ def _unknown(
         text = f"ranks' clocks differ, and collectives do not say by how much: {'; '.join(sorted(why))}"
         notes.append(Note("clocks", 1, text))
     if left:
-        text = f"no collectives compare the clock of {_names(met, left)} with the others': its times stay"
+        text = f"no collectives bring {_names(met, left)} to the clock of the others"
         notes.append(Note("clocks", 1, text))
     return notes
