@@ -94,13 +94,14 @@ def meet(
     among: Callable[[Rank, int], tuple[int, ...]] | None = None,
     name: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
     cost: int = 30 * US,
+    uneven: int = 3 * US,
 ):
     """Kernels and collectives in turn; `lateness[rank][round]` is what a kernel takes longer."""
 
     def program(rank: Rank) -> Generator[None]:
         for number in range(rounds):
             more = lateness[rank.rank][number] if lateness else 0
-            rank.host("schedule", 20 * US + number * 7919 % 13 * 3 * US)
+            rank.host("schedule", 20 * US + number * 7919 % 13 * uneven)
             rank.kernel("attention", "comm", 50 * US + more)
             rank.collective(name, "comm", cost, number, among(rank, number) if among else None)
             yield from rank.sync("comm")

@@ -258,12 +258,43 @@ def test_a_rank_that_began_to_record_later_is_not_moved() -> None:
 def test_an_offset_that_a_round_would_explain_is_not_believed() -> None:
     """Equal rounds, numbers by order: an offset of most of one may be a small one of a rank that began later."""
     even = Shape(rounds=16, ranks=2)  # a round takes 0.5 ms
-    for by_ns, moved in ((60 * US, [-60 * US]), (400 * US, [])):
+    for by_ns, moved in ((60 * US, [-60 * US]), (220 * US, []), (400 * US, [])):
         world = play(even).show_on(1, later(by_ns)).from_zero()
         aligned = unnumbered(world.timeline(numbered=False))
         assert [clock.moved_ns for clock in aligned.clocks] == moved
     # with numbers there is no doubt
     assert [clock.moved_ns for clock in align(world.timeline()).clocks] == [-400 * US]
+
+
+def test_an_order_that_fits_better_is_believed_to_be_the_one() -> None:
+    """Rank 1 lacks the first round, and its clock is ahead by most of one: the remaining 60 us are not its offset."""
+    slow = [[400 * US] * 20] * 2
+    world = World(2).run(meet(20, lateness=slow, uneven=US))
+    ends = [work.end for work in world.ranks[0].works if work.meeting is not None]
+    world.show_on(1, later(int(np.median(np.diff(ends))) - 60 * US))
+    aligned = unnumbered(without(world.timeline(), {(1, 0), (0, 19)}))
+    assert aligned.clocks == ()
+    assert "a rank whose trace begins later would look the same" in words(aligned)[0]
+
+
+def test_an_offset_stays_within_what_is_possible() -> None:
+    """Rank 0 leaves most collectives 6 us later; the others move for 4 us, so the offset may be no more than that."""
+    world = ragged(World(2).run(meet(cost=4 * US)), np.array([[6 * US] * 7 + [0] * 5, [0] * 12]))
+    aligned = align(world.show_on(1, later(2 * MS)).timeline())
+    assert [clock.moved_ns for clock in aligned.clocks] == [-2 * MS + 4 * US - 1]
+    assert apart(aligned) == 0
+
+
+def test_most_collectives_must_be_possible_with_an_offset() -> None:
+    """One of 20 may be wrong, two may not."""
+    for wrong, moved in ((1, [-2 * MS]), (2, [])):
+        lost = np.array([[0] * 20, [5 * MS] * wrong + [0] * (20 - wrong)])
+        world = ragged(World(2).run(meet(20)), lost)
+        for work in world.ranks[1].works:
+            if work.meeting is not None and work.number < wrong:
+                work.start += 5 * MS
+        aligned = align(world.show_on(1, later(2 * MS)).timeline())
+        assert [clock.moved_ns for clock in aligned.clocks] == moved
 
 
 def test_kinds_of_one_group_have_numbers_of_their_own() -> None:

@@ -318,7 +318,7 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
     It may be so where another order makes the ends fit better by half, or as well with less of an offset or one
     that is not much longer; and where a list is too short to try. It matters for collectives that were numbered by
     their order, and for clocks that share no moment: two runs of one program do not either, and nothing but the
-    fit says that these are one, so no other order may fit as well.
+    fit says that these are one. (No order makes their offset much less, so no other may fit as well.)
     """
     ends_a, ends_b = a.left_ns[both], b.left_ns[both]
     strangers = max(ends_a.min(), ends_b.min()) >= min(ends_a.max(), ends_b.max())
@@ -346,7 +346,7 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
         shifted, around = _about(one - other)
         better = around + STEP_NS < about / 2
         as_well = around <= 2 * about + STEP_NS
-        if better or (as_well and (strangers or abs(shifted) < NO_LONGER * abs(offset))):
+        if better or (as_well and abs(shifted) < NO_LONGER * abs(offset)):
             return why
     return ""
 
