@@ -267,14 +267,46 @@ def test_an_offset_that_a_round_would_explain_is_not_believed() -> None:
 
 
 def test_an_order_that_fits_better_is_believed_to_be_the_one() -> None:
-    """Rank 1 lacks the first round, and its clock is ahead by most of one: what remains is not its offset."""
+    """Rank 1 lacks the first round, and its clock is behind by most of one: what remains is not its offset."""
     slow = [[400 * US] * 20] * 2
     world = World(2).run(meet(20, lateness=slow, uneven=US))
     ends = [work.end for work in world.ranks[0].works if work.meeting is not None]
-    world.show_on(1, later(int(np.median(np.diff(ends))) - 60 * US))
+    world.show_on(1, later(60 * US - int(np.median(np.diff(ends))))).from_zero()
     aligned = unnumbered(without(world.timeline(), {(1, 0), (0, 19)}))
     assert aligned.clocks == ()
     assert "a rank whose trace begins later would look the same" in words(aligned)[0]
+
+
+def test_a_list_may_be_too_short_to_say_where_it_begins() -> None:
+    line = World(2).run(meet(4)).timeline()
+    aligned = unnumbered(without(line, {(1, 0), (0, 3)}))
+    assert aligned.clocks == ()
+    assert "a rank whose trace begins later would look the same" in words(aligned)[0]
+
+
+def test_all_to_alls_count_for_nothing_beside_what_all_leave_together() -> None:
+    def program(rank: Rank) -> Generator[None]:
+        for number in range(24):
+            rank.kernel("attention", "comm", 50 * US)
+            name = "all_reduce" if number % 3 == 0 else "all_to_all"
+            rank.collective(name, "comm", 40 * US, number)
+            yield from rank.sync("comm")
+        yield
+
+    busier = np.array([[0] * 24, [0 if number % 3 == 0 else 25 * US for number in range(24)]])
+    aligned = align(ragged(World(2).run(program), busier).show_on(1, later(300 * US)).timeline())
+    assert [(clock.moved_ns, clock.collectives) for clock in aligned.clocks] == [(-300 * US, 8)]
+
+
+def test_what_causality_shows_need_not_be_exact() -> None:
+    """Ends that are ragged by 200 us: what is impossible as it is shows an offset of 350 us all the same."""
+    by_ns = np.random.default_rng(5).integers(-200 * US, 200 * US, (2, 16))
+    by_ns[0] = 0
+    world = ragged(World(2).run(meet(16, cost=300 * US)), by_ns).show_on(1, later(350 * US))
+    assert apart(world.timeline()) > 10
+    aligned = align(world.timeline())
+    assert abs(aligned.clocks[0].moved_ns + 350 * US) < aligned.clocks[0].spread_ns < 250 * US
+    assert apart(aligned) == 0
 
 
 def test_an_offset_stays_within_what_is_possible() -> None:

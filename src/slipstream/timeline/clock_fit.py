@@ -220,9 +220,9 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
     - SAME, so nothing is done: causality holds as it is (at most one collective breaks it by more than
       `STEP_NS`), and the offset is below what ranks of one clock may be apart (`SKEW_NS` and `STEPS`) or below
       three spreads.
-    - APART: the offset is above three spreads, with it causality holds (in all but one of 20), and either
-      causality shows it (`LEAST` collectives, of which two break it as they are), or it is above what ranks of
-      one clock may be apart (`LEAST_ALONE` collectives). Where numbers were given by order, no other order
+    - APART: with the offset causality holds, in all but one of 20; and either causality shows that there is one
+      (`LEAST` collectives, of which two break it as they are), or the offset is above what ranks of one clock may be
+      apart and above three spreads (`LEAST_ALONE` collectives). Where numbers were given by order, no other order
       explains the ends as well: else a rank may have begun to record later (`_fits_elsewhere`).
     - UNKNOWN, so nothing is done either: all else.
 
@@ -254,7 +254,7 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
         return found(Verdict.UNKNOWN, f"they met in {count}")
     if not shown and moved <= max(skew, SPREADS * spread):
         return found(Verdict.SAME)
-    if still * _ONE_IN > len(low) or moved <= SPREADS * spread:
+    if still * _ONE_IN > len(low):
         return found(Verdict.UNKNOWN, "they contradict each other")
     if not shown and (count < LEAST_ALONE or not alone):
         return found(Verdict.UNKNOWN, f"they met in {count}, and each may be so")
