@@ -284,6 +284,29 @@ def test_a_list_may_be_too_short_to_say_where_it_begins() -> None:
     assert "a rank whose trace begins later would look the same" in words(aligned)[0]
 
 
+def test_rounds_of_layers_that_are_all_alike_do_not_mislead() -> None:
+    """Two rounds of 16 layers, all alike: a rank that began a round later has but one round in common."""
+
+    def program(rank: Rank) -> Generator[None]:
+        for number in range(33):
+            rank.kernel("attention", "comm", 20 * US if number % 16 else 900 * US)
+            rank.collective("all_reduce", "comm", 40 * US, number)
+            yield from rank.sync("comm")
+        yield
+
+    lost = {(1, number) for number in range(16)} | {(0, number) for number in range(17, 33)}
+    aligned = unnumbered(without(World(2).run(program).timeline(), lost))
+    assert aligned.clocks == ()
+    assert "a rank whose trace begins later would look the same" in words(aligned)[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ragged_ends_are_no_offset(seed: int) -> None:
+    by_ns = np.random.default_rng(seed).integers(-140 * US, 140 * US, (2, 10))
+    line = ragged(World(2).run(meet(10, cost=300 * US)), by_ns).timeline()
+    assert align(line) is line
+
+
 def test_all_to_alls_count_for_nothing_beside_what_all_leave_together() -> None:
     def program(rank: Rank) -> Generator[None]:
         for number in range(24):

@@ -221,9 +221,9 @@ def fit(a: Side, b: Side, met: Met) -> Fit | None:
       `STEP_NS`), and the offset is below what ranks of one clock may be apart (`SKEW_NS` and `STEPS`) or below
       three spreads.
     - APART: with the offset causality holds, in all but one of 20; and either causality shows that there is one
-      (`LEAST` collectives, of which two break it as they are), or the offset is above what ranks of one clock may be
-      apart and above three spreads (`LEAST_ALONE` collectives). Where numbers were given by order, no other order
-      explains the ends as well: else a rank may have begun to record later (`_fits_elsewhere`).
+      (`LEAST` collectives, of which two break it as they are), or the offset is above what ranks of one clock may
+      be apart and above three spreads (`LEAST_ALONE` collectives). Where numbers were given by order, no other
+      order explains the ends as well: else a rank may have begun to record later (`_fits_elsewhere`).
     - UNKNOWN, so nothing is done either: all else.
 
     A rank that is only late comes late and leaves with the others: the ends do not differ, whatever it costs them.
@@ -336,8 +336,11 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
     if count < LEAST_ALONE:
         return why
     offset, about = _about(ends_a - ends_b)
-    # Where b's list would have to begin for there to be no offset.
-    near = int(np.searchsorted(ends_b, ends_a[count // 2])) - count // 2
+    # By how much b's list would have to begin later for there to be no offset.
+    middle = int(np.searchsorted(ends_b, ends_a[count // 2]))
+    near = middle - count // 2
+    if middle in (0, count) and not strangers:
+        return why  # too much for enough of both lists to be left to compare
     orders = {*range(-_OTHER_ORDERS, _OTHER_ORDERS + 1), *range(near - 2, near + 3)} - {0}
     for later in orders:
         one, other = (ends_a[:-later], ends_b[later:]) if later > 0 else (ends_a[-later:], ends_b[:later])
