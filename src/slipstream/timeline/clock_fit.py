@@ -49,6 +49,8 @@ _LEAST_LINE: Final = 32
 _MOST_LINE: Final = 200
 #: Where orders fit alike the one with the least offset is believed if the next has so many times as much.
 NO_LONGER: Final = 3
+#: An offset of so many times as long as the trace is one of epochs: nobody begins to record so much later.
+EPOCH: Final = 100
 #: Of a list that was numbered by its order, so many other orders are tried.
 _OTHER_ORDERS: Final = 64
 
@@ -322,10 +324,10 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
     """
     ends_a, ends_b = a.left_ns[both], b.left_ns[both]
     strangers = max(ends_a.min(), ends_b.min()) >= min(ends_a.max(), ends_b.max())
+    lists = met.in_turn[both]
     why = "ranks share no moment, and those of two runs might look the same"
     if not strangers:
         why = "a rank whose trace begins later would look the same"
-        lists = met.in_turn[both]
         named, counts = np.unique(lists[lists >= 0], return_counts=True)
         if not len(named):
             return ""
@@ -339,7 +341,8 @@ def _fits_elsewhere(a: Side, b: Side, both: Bool, met: Met) -> str:
     # By how much b's list would have to begin later for there to be no offset.
     middle = int(np.searchsorted(ends_b, ends_a[count // 2]))
     near = middle - count // 2
-    if middle in (0, count) and not strangers:
+    epochs = abs(offset) > EPOCH * float(np.ptp(ends_a))
+    if middle in (0, count) and (lists >= 0).any() and not epochs:
         return why  # too much for enough of both lists to be left to compare
     orders = {*range(-_OTHER_ORDERS, _OTHER_ORDERS + 1), *range(near - 2, near + 3)} - {0}
     for later in orders:
