@@ -204,7 +204,7 @@ def test_late_rank_answers_say_that_clocks_differ() -> None:
     assert words(line) == ["ranks' clocks differ, and collectives do not say by how much: they met in 2"]
     for report in analyse(line).reports[0]:
         assert report.answers[7].text.endswith(
-            "; who came last is not sure: 2 collectives show that the ranks' clocks differ"
+            "; who came last is not sure: collectives left before all had come: 2"
         )
         assert report.answers[7].values["impossible_collectives"] == 2
 

@@ -71,7 +71,7 @@ def test_verdicts_on_a_late_rank_say_if_clocks_differ() -> None:
     assert "not sure" not in verdict(views[1], late)
     text = verdict(views[1], replace(late, sure=False))
     assert "in collectives until this one came" in text
-    assert text.endswith("; that is not sure, as their clocks differ.")
+    assert text.endswith("; that is not sure, as clocks may differ.")
 
 
 def test_the_command_says_what_it_moved_or_leaves_times_as_they_are(

@@ -360,7 +360,7 @@ def _q8(facts: Facts) -> Answer:
         text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
     if facts.deps.impossible_collectives:
         values["impossible_collectives"] = unclear = facts.deps.impossible_collectives
-        text += f"; who came last is not sure: {unclear} collectives show that the ranks' clocks differ"
+        text += f"; who came last is not sure: collectives left before all had come: {unclear}"
     return Answer(8, text, values, facts.source)
 
 

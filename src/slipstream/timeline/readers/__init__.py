@@ -174,6 +174,8 @@ def _settle_ranks(parts: list[Part]) -> list[Note]:
 
 def _apart(line: Timeline) -> Timeline:
     """Say it where ranks have no moment in common: nothing then shows that they are of one run."""
+    if len(line.ranks) < 2:
+        return line
     ranks = [np.flatnonzero(line.rank == rank) for rank in line.ranks]
     spans = [(line.start_ns[rows].min(), line.end_ns[rows].max()) for rows in ranks if len(rows)]
     if len(spans) < 2 or max(first for first, _ in spans) < min(last for _, last in spans):

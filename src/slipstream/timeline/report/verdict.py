@@ -35,7 +35,7 @@ def verdict(view: Overview, line: RankLine | None = None) -> str:
         sentences.append(
             f"Other ranks stood {duration(line.caused_ns)} in collectives until this one came"
             f"{f', {duration(line.caused_ns / line.rounds)} a round' if line.rounds > 1 else ''}"
-            f"{'' if line.sure else '; that is not sure, as their clocks differ'}."
+            f"{'' if line.sure else '; that is not sure, as clocks may differ'}."
         )
     return " ".join(sentences)
 
