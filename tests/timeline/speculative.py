@@ -40,6 +40,7 @@ class Shape:
     width: int = 4
     forwards: int = 3
     tree: int = 80 * US  # the host, between draft and verify
+    jitter: int = 0  # it takes up to so much longer, by the round
     eager_extend: tuple[int, ...] = ()  # ranks
     eager_host: int = 40 * US  # the host, before each eager kernel
     slow_rank: int = -1  # its attention takes longer
@@ -104,7 +105,7 @@ def _round(rank: Rank, shape: Shape, number: int) -> Generator[None]:
     inner()
     end()
     yield from rank.sync("main")
-    rank.host("build_tree", shape.tree)
+    rank.host("build_tree", shape.tree + number * 7919 % 13 * shape.jitter // 13)
     rank.phase = f"{number} verify"
     ends = [rank.mark(_written(text, shape)) for text in shape.verify_marks] if with_marks else []
     rank.replay(VERIFY, verify_nodes(shape, rank.rank), "main")

@@ -54,6 +54,7 @@ class Work:
     begin: int = -1  # its own work: after waiting for others
     phase: str = ""
     number: int = -1
+    group: int = -1
 
     def settled(self) -> bool:
         """Fix its times if everything it waits for is fixed."""
@@ -153,12 +154,19 @@ class Rank:
         """Launch one kernel."""
         return self._device(name, stream, cost, kind, self._host("cudaLaunchKernel", self.costs.call))
 
-    def collective(self, name: str, stream: str, cost: int, number: int) -> Work:
-        """Launch this rank's part of a collective."""
+    def collective(
+        self, name: str, stream: str, cost: int, number: int, among: tuple[int, ...] | None = None
+    ) -> Work:
+        """Launch this rank's part of a collective; of all ranks, or among some."""
         work = self._device(name, stream, cost, Kind.COMM, self._host("cudaLaunchKernel", self.costs.call))
-        work.meeting = self.world.meetings.setdefault(number, Meeting(len(self.world.ranks), number=number))
+        groups = self.world.groups
+        among = among or groups[0]
+        if among not in groups:
+            groups.append(among)
+        work.number, work.group = number, groups.index(among)
+        key = (work.group, number)
+        work.meeting = self.world.meetings.setdefault(key, Meeting(len(among), number=number))
         work.meeting.members.append(work)
-        work.number = number
         return work
 
     def record(self, stream: str) -> Work | None:
@@ -247,7 +255,8 @@ class World:
     def __init__(self, ranks: int = 1, *, ascend: bool = False, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self.ascend = ascend
-        self.meetings: dict[int, Meeting] = {}
+        self.meetings: dict[tuple[int, int], Meeting] = {}
+        self.groups: list[tuple[int, ...]] = [tuple(range(ranks))]
         self.ranks: list[Rank] = []
         self.ranks += [Rank(self, rank) for rank in range(ranks)]
         for rank in self.ranks:
@@ -306,8 +315,23 @@ class World:
         marks = [
             (text, start, end, "thread", rank.rank) for rank in self.ranks for text, start, end in rank.marks
         ]
-        group = [Group("world", tuple(range(len(self.ranks))))]
-        return timeline_of(ops, streams=streams, marks=marks, groups=group, graphs=known)
+        groups = [Group(f"group {ranks}", ranks) for ranks in self.groups]
+        return timeline_of(ops, streams=streams, marks=marks, groups=groups, graphs=known)
+
+    def from_zero(self) -> World:
+        """Let the first moment that is shown be 0, as readers do."""
+        first = min(work.start for work in self.works)
+        for rank in range(len(self.ranks)):
+            self.show_on(rank, lambda time: time - first)
+        return self
+
+    def show_on(self, rank: int, clock: Callable[[int], int]) -> World:
+        """Let a rank's profiler have a clock of its own: what it shows at each moment of the run."""
+        for work in self.ranks[rank].works:
+            work.start, work.begin, work.end = clock(work.start), clock(work.begin), clock(work.end)
+        marks = self.ranks[rank].marks
+        marks[:] = [(text, clock(start), clock(end)) for text, start, end in marks]
+        return self
 
     def _op(self, work: Work, place: dict[int, int], numbered: bool, records: bool) -> Op:
         record = -1
@@ -323,7 +347,7 @@ class World:
             graph=work.graph,
             replay=work.replay,
             node=work.node,
-            group=0 if work.meeting is not None else -1,
+            group=work.group,
             sequence=work.number if work.meeting is not None and numbered else -1,
             record=record,
             waited=work.waited if work.kind == Kind.SYNC or records else "",

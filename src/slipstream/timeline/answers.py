@@ -222,6 +222,9 @@ def _q8(facts: Facts) -> Answer:
         text = f"the routes differ: {'; '.join(words)}"
     if caused:
         text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
+    if facts.deps.impossible_collectives:
+        values["impossible_collectives"] = unclear = facts.deps.impossible_collectives
+        text += f"; who came last is not sure: collectives left before all had come: {unclear}"
     return Answer(8, text, values, facts.source)
 
 

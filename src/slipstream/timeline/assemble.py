@@ -46,7 +46,7 @@ COLUMNS: Final[Mapping[str, tuple[Any, int]]] = {
     "waited": (np.int32, -1),
 }
 #: Columns that hold a row's number, so change when rows are sorted.
-_ROW_NUMBERS: Final = ("launch", "parent", "record")
+ROW_NUMBERS: Final = ("launch", "parent", "record")
 
 
 def assemble(
@@ -84,7 +84,7 @@ def assemble(
             made[key] = np.full(count, nothing, dtype)
             continue
         value = np.asarray(columns[key], dtype)[order]
-        made[key] = place[value] if key in _ROW_NUMBERS else value
+        made[key] = place[value] if key in ROW_NUMBERS else value
     return Timeline(
         **made,
         names=tuple(names),

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from slipstream.timeline.table import Group, Kind, Note, Timeline
+from slipstream.timeline.table import Group, Int64, Kind, Note, Timeline
 
 #: What differs between ranks, or between two kernels of one collective: template arguments, protocols, numbers.
 _VARIES: Final = re.compile(r"\(.*|<.*|_(?:RING|TREE|COLLNET|NVLS|PAT)\w*|_(?:LL128|LL|SIMPLE)\b.*|\d+")
@@ -34,6 +34,8 @@ def number_collectives(line: Timeline) -> Timeline:
         lists[key][int(line.rank[row])].append(row)
     sequence, group = line.sequence.copy(), line.group.copy()
     groups, notes = list(line.groups), list(line.notes)
+    # Kinds of one group are counted apart, and their numbers must not be equal.
+    next_number: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
     numbered = 0
     for (of_group, kind), by_rank in lists.items():
@@ -44,9 +46,13 @@ def number_collectives(line: Timeline) -> Timeline:
         if of_group < 0:
             of_group = len(groups)
             groups.append(Group(f"{kind} (all ranks that have it)", tuple(sorted(by_rank))))
+        elif of_group not in next_number:
+            next_number[of_group] = int(line.sequence[line.group == of_group].max()) + 1
+        first = next_number[of_group]
         for found in by_rank.values():
-            sequence[found], group[found] = np.arange(len(found)), of_group
+            sequence[found], group[found] = first + np.arange(len(found)), of_group
             numbered += len(found)
+        next_number[of_group] += lengths.pop()
     if numbered:
         notes.append(
             Note(
@@ -57,6 +63,13 @@ def number_collectives(line: Timeline) -> Timeline:
         why = "communication that is not matched across ranks, as the ranks have different numbers of it: "
         notes.append(Note("unresolved", unknown.total(), why + ", ".join(sorted(unknown)[:3])))
     return replace(line, sequence=sequence, group=group, groups=tuple(groups), notes=tuple(notes))
+
+
+def group_numbers(line: Timeline) -> Int64:
+    """Return int64 [G + 1]: a number for each group, by its name and members, so equal on all ranks; last, -1."""
+    by_name: dict[tuple[str, tuple[int, ...]], int] = {}
+    numbers = [by_name.setdefault((group.name, group.ranks), len(by_name)) for group in line.groups]
+    return np.array([*numbers, -1], np.int64)
 
 
 def _members(line: Timeline) -> Timeline:

@@ -42,6 +42,7 @@ class TraceOptions:
         rules: Your names of operations and streams, TOML or JSON.
         rank: The rank to tell of; by default the one that the others wait for longest.
         infer: Conclude waits and joins that the trace does not state; they are marked.
+        clocks: Bring ranks to one clock where collectives show that theirs differ, or leave times as they are.
     """
 
     advanced: str | None = None
@@ -50,12 +51,13 @@ class TraceOptions:
     rules: Path | None = None
     rank: int | None = None
     infer: bool = True
+    clocks: Literal["align", "as-is"] = "align"
 
     def request(self, paths: tuple[Path, ...]) -> Request:
         """Return what is to be read."""
         from slipstream.timeline.loading import Request
 
-        return Request(paths, self.advanced, self.sides, self.rules, self.width)
+        return Request(paths, self.advanced, self.sides, self.rules, self.width, self.clocks == "align")
 
 
 _OPTIONS = TraceOptions()

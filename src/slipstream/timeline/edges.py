@@ -78,6 +78,11 @@ class Dependencies:
     def __len__(self) -> int:
         return len(self.edges)
 
+    @property
+    def impossible_collectives(self) -> int:
+        """How many collectives one rank left before another came: who came last to others is not sure then."""
+        return sum(note.count for note in self.notes if note.what == "clocks")
+
     @cached_property
     def finish_ns(self) -> Int64:
         """int64 [E], when what an edge waits for was done."""

@@ -34,6 +34,7 @@ class Request:
         sides: files beside the trace: topologies, tokens of rounds.
         rules: a file of the user's rules, or None.
         width: rows that a request has in verify, where no mark says it; None unknown.
+        one_clock: whether the clocks of ranks are aligned where they differ.
     """
 
     paths: tuple[Path, ...]
@@ -41,6 +42,7 @@ class Request:
     sides: tuple[Path, ...] = ()
     rules: Path | None = None
     width: str | None = None
+    one_clock: bool = True
 
     @property
     def title(self) -> str:
@@ -68,6 +70,7 @@ def load(request: Request, *, infer: bool = True) -> Analysis:
             sides=sides,
             rules=rules,
             progress=lambda done, all_: tell("reading", done / max(1, all_)),
+            one_clock=request.one_clock,
         )
         tell("dependencies", 0.0)
         return analyse(

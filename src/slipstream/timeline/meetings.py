@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream.timeline.collectives import group_numbers
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, edge_list
 from slipstream.timeline.order import Rows
 from slipstream.timeline.table import Int32, Int64, Kind, Note
@@ -107,7 +108,7 @@ def _by_number(rows: Rows, found: Int64) -> list[Int32]:
     timeline = rows.timeline
     if not len(found):
         return []
-    group, number = _group_of(rows, found), timeline.sequence[found]
+    group, number = group_numbers(timeline)[timeline.group[found]], timeline.sequence[found]
     order = np.lexsort((timeline.rank[found], number, group))
     found, group, number = found[order], group[order], number[order]
     change = np.flatnonzero((group[1:] != group[:-1]) | (number[1:] != number[:-1])) + 1
@@ -118,23 +119,12 @@ def _by_number(rows: Rows, found: Int64) -> list[Int32]:
     ]
 
 
-def _group_of(rows: Rows, found: Int64) -> Int64:
-    """Return a number for the communication group of each row, equal on all ranks: by the group's name."""
-    timeline = rows.timeline
-    by_name: dict[tuple[str, tuple[int, ...]], int] = {}
-    number = np.array(
-        [by_name.setdefault((group.name, group.ranks), len(by_name)) for group in timeline.groups] + [-1],
-        np.int64,
-    )
-    return number[timeline.group[found]]
-
-
 def _in_turn(rows: Rows, found: Int64) -> tuple[list[Int32], int]:
     """Match the n-th of a group and name on each rank; return those, and how many could not be."""
     timeline = rows.timeline
     matched: list[Int32] = []
     uneven = 0
-    group = _group_of(rows, found)
+    group = group_numbers(timeline)[timeline.group[found]]
     keys = np.stack((group, timeline.name[found].astype(np.int64)))
     _, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()

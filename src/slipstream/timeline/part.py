@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from slipstream.timeline.assemble import COLUMNS, assemble
+from slipstream.timeline.assemble import COLUMNS, ROW_NUMBERS, assemble
 from slipstream.timeline.table import (
     Advanced,
     Args,
@@ -26,8 +26,6 @@ from slipstream.timeline.table import (
 
 #: A time that is further than this from the others belongs to no profile.
 _FAR_NS: Final = 24 * 3600 * 1_000_000_000
-#: Columns that hold numbers of names, streams and so on, which differ from part to part.
-_ROWS: Final = ("launch", "parent", "record")
 
 
 class Pool(dict[Any, int]):
@@ -183,7 +181,7 @@ def merge(
                 value = group_map[value]
             elif key == "graph":
                 value = _shifted(value, len(graphs))
-            elif key in _ROWS:
+            elif key in ROW_NUMBERS:
                 value = _shifted(value, rows)
             collected.append(value)
         if part.marks is not None and len(part.marks):
@@ -212,7 +210,10 @@ def merge(
 
 
 def _on_run_clock(part: Part) -> list[Advanced]:
-    return [replace(each, start_ns=(each.start_ns or 0) + part.offset_ns) for each in part.advanced]
+    return [
+        replace(each, start_ns=(each.start_ns or 0) + part.offset_ns, rank=part.rank or 0)
+        for each in part.advanced
+    ]
 
 
 def _used(parts: Sequence[Part]) -> list[str]:

@@ -187,11 +187,32 @@ class Advanced:
         round: its number in the file's counting, -1 if the file does not count.
         advanced: tokens of each request of the round: accepted drafts + 1.
         start_ns: when it began, on the table's clock, or None.
+        rank: on whose clock that was; -1 where a file beside the trace says it.
     """
 
     round: int
     advanced: tuple[int, ...]
     start_ns: int | None = None
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How the times of a rank were brought to the clock of the others.
+
+    Attributes:
+        rank: whose.
+        moved_ns: what was added to its times; of a clock that drifts, in the middle of its collectives.
+        drift_ppm: what was added more by the time, in microseconds a second; 0 where it does not drift.
+        collectives: it rests on the ends of so many.
+        spread_ns: of their differences about that.
+    """
+
+    rank: int
+    moved_ns: int
+    drift_ppm: float
+    collectives: int
+    spread_ns: int
 
 
 @dataclass(frozen=True)
@@ -244,6 +265,7 @@ class Timeline:
         details: what else the trace says of a row, for few kinds (communication, waits, graphs, our own
             phases).
         base_ns: what was subtracted from the trace's clock.
+        clocks: of ranks whose times were moved to the others' clock.
     """
 
     start_ns: Int64
@@ -274,6 +296,7 @@ class Timeline:
     sources: tuple[SourceFile, ...] = ()
     vendor: tuple[VendorStep, ...] = ()
     advanced: tuple[Advanced, ...] = ()
+    clocks: tuple[Clock, ...] = ()
 
     def __len__(self) -> int:
         return len(self.start_ns)

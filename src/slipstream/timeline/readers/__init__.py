@@ -10,7 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from slipstream.errors import TraceError
+from slipstream.timeline.clocks import align
 from slipstream.timeline.collectives import number_collectives
 from slipstream.timeline.kinds import Rules, apply_rules
 from slipstream.timeline.part import Part, merge
@@ -36,6 +39,7 @@ def open_timeline(
     sides: Sequence[str | Path] = (),
     rules: Rules | None = None,
     progress: Progress | None = None,
+    one_clock: bool = True,
 ) -> Timeline:
     """Read a trace, or a folder of the traces of one run's ranks.
 
@@ -46,6 +50,7 @@ def open_timeline(
         sides: topologies of graphs, and tokens of rounds; see `readers.sides`.
         rules: a user's; see `kinds`.
         progress: is told while files are read.
+        one_clock: whether ranks are brought to one clock where collectives show that theirs differ; see `clocks`.
 
     Raises:
         TraceError: there is no trace, none of it can be read, or two files claim one rank.
@@ -67,7 +72,11 @@ def open_timeline(
         raise TraceError(
             f"{paths[0]} is a trace without a single operation. Was the profiler stopped and exported?"
         )
-    line = number_collectives(merge(parts, notes=notes, advanced=beside.advanced))
+    merged = merge(parts, notes=notes, advanced=beside.advanced)
+    line = number_collectives(merged)
+    if one_clock and not any(note.what == "mixed" for note in notes):
+        line = align(line, given=merged.sequence >= 0)
+    line = _apart(line)
     if not line.on_device.any():
         why = "no operation of a device is in this trace: nothing can be said of streams or graphs"
         line = replace(line, notes=(*line.notes, Note("missing", 1, why)))
@@ -133,7 +142,7 @@ def _read(found: Found, rules: Rules, beside: Sides, meter: _Meter) -> Part:
 
 
 def _settle_ranks(parts: list[Part]) -> list[Note]:
-    """Give every part its rank. Two of one rank are no run; ranks that share no time may be none either."""
+    """Give every part its rank. Two of one rank are no run."""
     notes = []
     unknown = [part for part in parts if part.rank is None]
     if len(parts) > 1 and unknown:
@@ -160,13 +169,16 @@ def _settle_ranks(parts: list[Part]) -> list[Note]:
         sizes_text = ", ".join(map(str, sorted(sizes, key=str)))
         why = f"ranks say that they are of {sizes_text}: they are not of one run"
         notes.append(Note("mixed", len(parts), why))
-    spans = [_span(part) for part in parts if len(part)]
-    if len(spans) > 1 and max(first for first, _ in spans) >= min(last for _, last in spans):
-        why = "ranks share no moment: they are of different runs, or their clocks differ"
-        notes.append(Note("mixed", len(parts), why))
     return notes
 
 
-def _span(part: Part) -> tuple[int, int]:
-    columns = part.columns
-    return int(columns["start_ns"].min()) + part.offset_ns, int(columns["end_ns"].max()) + part.offset_ns
+def _apart(line: Timeline) -> Timeline:
+    """Say it where ranks have no moment in common: nothing then shows that they are of one run."""
+    if len(line.ranks) < 2:
+        return line
+    ranks = [np.flatnonzero(line.rank == rank) for rank in line.ranks]
+    spans = [(line.start_ns[rows].min(), line.end_ns[rows].max()) for rows in ranks if len(rows)]
+    if len(spans) < 2 or max(first for first, _ in spans) < min(last for _, last in spans):
+        return line
+    why = "ranks share no moment: they are of different runs, or their clocks differ"
+    return replace(line, notes=(*line.notes, Note("mixed", len(spans), why)))

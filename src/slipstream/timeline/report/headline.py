@@ -65,7 +65,8 @@ def headline(analysis: Analysis) -> Headline:
     if late.caused_ns:
         support.append(
             f"Rank {late.rank} came last in {counted(late.last, 'collective')}: "
-            f"the others stood {duration(late.caused_ns)} for it, all together."
+            f"the others stood {duration(late.caused_ns)} for it, all together"
+            f"{'' if late.sure else '; that is not sure, as clocks may differ'}."
         )
     return Headline(
         title,

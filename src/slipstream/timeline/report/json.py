@@ -317,6 +317,16 @@ def quality_data(analysis: Analysis) -> Data:
             {"rank": rank, "what": what, "vendor_ns": said, "ours_ns": ours}
             for rank, what, said, ours in quality.vendor
         ],
+        "clocks": [
+            {
+                "rank": clock.rank,
+                "moved_ns": clock.moved_ns,
+                "drift_ppm": clock.drift_ppm,
+                "collectives": clock.collectives,
+                "spread_ns": clock.spread_ns,
+            }
+            for clock in analysis.timeline.clocks
+        ],
         "notes": [{"what": what, "text": text} for what, text in merged_notes(quality.notes)],
     }
 

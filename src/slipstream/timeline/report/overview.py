@@ -293,6 +293,7 @@ class RankLine:
         caused_ns: how long other ranks stood in collectives until it came, all rounds.
         stood_ns: how long it stood in them until the last rank came.
         last: in how many collectives it was the last to come.
+        sure: whether no collective shows that the ranks' clocks differ; else the three before are not.
     """
 
     rank: int
@@ -304,6 +305,7 @@ class RankLine:
     caused_ns: int
     stood_ns: int
     last: int
+    sure: bool = True
 
 
 def rank_lines(analysis: Analysis, views: Mapping[int, Overview]) -> list[RankLine]:
@@ -332,6 +334,7 @@ def rank_lines(analysis: Analysis, views: Mapping[int, Overview]) -> list[RankLi
             caused[rank],
             stood[rank],
             last[rank],
+            not deps.impossible_collectives,
         )
         for rank, view in views.items()
     ]

@@ -34,7 +34,8 @@ def verdict(view: Overview, line: RankLine | None = None) -> str:
     if line is not None and line.caused_ns >= _WORTH * view.ledger.total_ns:
         sentences.append(
             f"Other ranks stood {duration(line.caused_ns)} in collectives until this one came"
-            f"{f', {duration(line.caused_ns / line.rounds)} a round' if line.rounds > 1 else ''}."
+            f"{f', {duration(line.caused_ns / line.rounds)} a round' if line.rounds > 1 else ''}"
+            f"{'' if line.sure else '; that is not sure, as clocks may differ'}."
         )
     return " ".join(sentences)
 
