@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import TraceError
+from slipstream.timeline.analysis import analyse
 from slipstream.timeline.edges import EdgeKind, find_dependencies
 from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.table import Kind, Role, Timeline
@@ -201,6 +202,26 @@ def test_our_own_traces_of_two_ranks_keep_their_programs_apart(tmp_path: Path) -
     assert len(edges) == 2 * 9  # each row of a rank behind the one before
     assert set(edges.kind.tolist()) == {EdgeKind.HOST}
     assert (line.rank[edges.src] == line.rank[edges.dst]).all()
+
+
+@pytest.mark.parametrize(("planned_ns", "before_verify_ns"), [(0, 80_000), (-40_000, 0)])
+def test_a_plain_round_begins_with_its_plan_unless_the_round_before_still_runs(
+    tmp_path: Path, planned_ns: int, before_verify_ns: int
+) -> None:
+    events = []
+    for begin in range(1_000_000, 5_000_000, 1_000_000):
+        events += [
+            Slice("plan", "verify plan", begin + planned_ns, 70_000),
+            Slice("main", "verify", begin + 80_000, 800_000, {"route": "replay"}),
+            Slice("main", "accept", begin + 885_000, 95_000),
+        ]
+    (reports,) = analyse(open_timeline(write_chrome(tmp_path / "t.json", events))).reports.values()
+    assert len(reports) == 4
+    for report in reports[1:-1]:
+        plan, verify, accept = report.round.phases
+        assert (plan.name, verify.name, accept.name) == ("verify plan", "verify", "accept")
+        assert verify.start_ns - report.round.start_ns == before_verify_ns
+        assert report.round.took_ns == 1_000_000
 
 
 def test_a_trace_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
     round 17     [ draft | seam | verify | accept | extend | seam ]
     plan stream                     [extend plan A]                 phases may overlap, rounds do not
 
-A round begins where its first operation on the home stream begins, and ends where the next one begins: what
-the host does in between is a cost of the round. Before a prefill it ends with its own last operation: between the
-two a server may have waited for somebody to ask. A plain decoding step is a round of one phase.
+A round begins where its first operation on the home stream begins, or a plan before it that nothing of the round
+before runs beside; and ends where the next one begins: what the host does in between is a cost of the round. Before a
+prefill it ends with its own last operation: between the two a server may have waited for somebody to ask. A plain
+decoding step is a round of one phase.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from enum import StrEnum
 import numpy as np
 
 from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.markers import PLANS
 from slipstream.timeline.overlap import union
 from slipstream.timeline.padding import facts_of
 from slipstream.timeline.table import Int32, Kind, Note, Source
@@ -230,7 +232,14 @@ def _with_rows(
     rows, cut_of, in_phase = rows[order], cut_of[order], in_phase[order]
     bounds = np.searchsorted(cut_of, np.arange(len(cuts.cuts) + 1))
     kept = [index for index in range(len(cuts.cuts)) if bounds[index + 1] > bounds[index]]
-    firsts = [_first(deps, home, rows[bounds[index] : bounds[index + 1]]) for index in kept]
+    firsts: list[int] = []
+    ended_ns = 0
+    for index in kept:
+        mine = rows[bounds[index] : bounds[index + 1]]
+        name = cuts.cuts[index].phases[in_phase[bounds[index]]][0]
+        alone = name in PLANS and table.start_ns[mine[0]] >= ended_ns
+        firsts.append(int(mine[0]) if alone else _first(deps, home, mine))
+        ended_ns = max(ended_ns, int(table.end_ns[mine].max()))
     starts = np.maximum.accumulate(table.start_ns[firsts]) if kept else np.empty(0, np.int64)
     made: list[Round] = []
     number_of = np.full(len(cuts.cuts) + 1, -1, np.int32)
