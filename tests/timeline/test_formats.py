@@ -212,7 +212,7 @@ def test_a_plain_round_begins_with_its_plan_unless_the_round_before_still_runs(
     for begin in range(1_000_000, 5_000_000, 1_000_000):
         events += [
             Slice("plan", "verify plan", begin + planned_ns, 70_000),
-            Slice("main", "verify", begin + 80_000, 800_000, {"route": "replay"}),
+            Slice("main", "verify", begin + 80_000, 800_000, {"route": "replay", "width": 1}),
             Slice("main", "accept", begin + 885_000, 95_000),
         ]
     (reports,) = analyse(open_timeline(write_chrome(tmp_path / "t.json", events))).reports.values()
@@ -222,6 +222,8 @@ def test_a_plain_round_begins_with_its_plan_unless_the_round_before_still_runs(
         assert (plan.name, verify.name, accept.name) == ("verify plan", "verify", "accept")
         assert verify.start_ns - report.round.start_ns == before_verify_ns
         assert report.round.took_ns == 1_000_000
+        for question in (1, 2, 3, 9):
+            assert "nothing was drafted" in report.answers[question - 1].text
 
 
 def test_a_trace_of_a_newer_version_is_refused(tmp_path: Path) -> None:

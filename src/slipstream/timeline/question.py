@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slipstream.timeline import markers
 from slipstream.timeline.breakdown import Join, Stretch
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.overlap import Share
@@ -82,6 +83,9 @@ class Facts:
         """Return the answer of a question on a phase that the round does not have."""
         if self.item.kind is RoundKind.DECODE:
             return self.missing(question, f"this is a plain decoding step: it has no {phase}")
+        verify = self.item.phase(markers.VERIFY)
+        if verify is not None and verify.facts.get("width") == 1:
+            return self.missing(question, f"nothing was drafted (verify has one row a request): it has no {phase}")
         return self.missing(question, f"no work of this round is known to be its {phase}")
 
     @property
