@@ -149,7 +149,7 @@ def test_the_path_is_htas_but_for_differences_with_a_reason() -> None:
     assert ours - theirs == set()
     reasons = Counter(_reason(table, path, op) for op in theirs - ours)
     assert reasons == {STOOD: 16, BEHIND: 11}
-    # It crosses from the host to the device and back as often as HTA's, whose last wait lies behind the end of ours.
+    # It crosses from the host to the device and back as often as HTA's, whose last wait lies behind our end.
     rows = path.through[::-1]
     down = (~table.on_device[rows[:-1]] & table.on_device[rows[1:]]).sum()
     back = (table.on_device[rows[:-1]] & ~table.on_device[rows[1:]]).sum()
