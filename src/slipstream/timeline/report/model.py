@@ -12,6 +12,7 @@ from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Stretch
 from slipstream.timeline.report.choice import Chosen
 from slipstream.timeline.report.json import source_data
+from slipstream.timeline.report.pack import EXACT
 from slipstream.timeline.report.scene import Scene
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
@@ -80,7 +81,7 @@ def _round(report: RoundReport, scene: Scene, here: bool, at: int) -> Plain:
         "why": item.why,
         "start": item.start_ns,
         "end": item.end_ns,
-        "facts": dict(item.facts),
+        "facts": _plain(item.facts),
         "here": here,
         "path": (at, at + len(report.path)) if here else (0, 0),
         "sums": list(report.path.by_piece().values()),
@@ -92,7 +93,7 @@ def _round(report: RoundReport, scene: Scene, here: bool, at: int) -> Plain:
                 "busy": phase.busy_ns,
                 "route": phase.route.value,
                 "ops": len(phase.rows),
-                "facts": dict(phase.facts),
+                "facts": _plain(phase.facts),
             }
             for phase in item.phases
         ],
@@ -203,11 +204,16 @@ def _details(analysis: Analysis, chosen: Chosen, scene: Scene) -> Mapping[str, A
 
 
 def _plain(args: Mapping[str, object]) -> Plain:
+    """Return what JSON holds and a page reads back unchanged: ids of many digits as text."""
     return {
-        key: value if isinstance(value, int | float | str) else str(value)
+        key: value if isinstance(value, float | str) or _is_exact(value) else str(value)
         for key, value in args.items()
         if value is not None
     }
+
+
+def _is_exact(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= EXACT
 
 
 def _path_columns(reports: Iterable[RoundReport], scene: Scene) -> dict[str, Any]:
