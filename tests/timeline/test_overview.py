@@ -9,7 +9,7 @@ from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import focus, overviews, rank_lines, slowest
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import counted, duration, percent
+from slipstream.timeline.wording import counted, duration, percent
 from tests.timeline.places import real
 from tests.timeline.speculative import Shape, play
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -147,6 +148,7 @@ class Join:
         row: what waited.
         branch: the work that was done last.
         other: the work that was done before it, on another stream.
+        since_ns: when the other was done.
         waited_ns: how much later the branch was done: what the join would gain if it were faster.
         kind: the EdgeKind that the branch was waited for by.
         confidence: of that edge.
@@ -157,6 +159,7 @@ class Join:
     row: int
     branch: int
     other: int
+    since_ns: int
     waited_ns: int
     kind: int
     confidence: int
@@ -197,6 +200,7 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
                 row,
                 branch,
                 other,
+                int(deps.ready_ns[second]),
                 int(deps.ready_ns[last] - deps.ready_ns[second]),
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
@@ -205,6 +209,13 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
             )
         )
     return sorted(found, key=lambda join: (not join.side_by_side, not join.on_path, -join.waited_ns))
+
+
+def waited_together(found: Sequence[Join], item: Round) -> int:
+    """Return how much of a round's time some joins waited: what several wait for at one time counts once."""
+    since = np.array([join.since_ns for join in found], np.int64)
+    waited = np.array([join.waited_ns for join in found], np.int64)
+    return union(since, since + waited).clip(item.start_ns, item.end_ns).total_ns
 
 
 def _begun(deps: Dependencies, row: int) -> int:

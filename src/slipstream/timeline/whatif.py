@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slipstream.timeline.analysis import Analysis
-from slipstream.timeline.answers import microseconds
 from slipstream.timeline.changes import Bucket, Change, Host, Inputs, Scale, apply
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.overlap import union
@@ -19,6 +18,7 @@ from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedu
 from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Kind
 from slipstream.timeline.unexplained import relax, unexplained
+from slipstream.timeline.wording import duration
 
 #: A change of less than this share is called none.
 _NONE = 0.005
@@ -217,14 +217,12 @@ def _text(result: WhatIf, faster: bool) -> str:
         if share > 1:
             text = f"no gain: {share:.1f} % of the path is what changes, and other waits take its place"
     elif abs(high - low) < _NONE * before:
-        text = f"{_signed(high)} of {microseconds(before)} a round ({_share(high / before)})"
+        text = f"{_signed(high)} of {duration(before)} a round ({_share(high / before)})"
     else:
         between = f"{_signed(low)} to {_signed(high)}"
         if low * high >= 0:
-            between = (
-                f"{'costs' if low < 0 else 'saves'} {microseconds(abs(low))} to {microseconds(abs(high))}"
-            )
-        text = f"{between} of {microseconds(before)} a round"
+            between = f"{'costs' if low < 0 else 'saves'} {duration(abs(low))} to {duration(abs(high))}"
+        text = f"{between} of {duration(before)} a round"
         text += f" ({_share(low / before)} to {_share(high / before)})"
     if result.limit_ns is not None:
         limit = before - _mean(result.limit_ns)
@@ -240,4 +238,4 @@ def _share(gain: float) -> str:
 
 
 def _signed(gain_ns: float) -> str:
-    return f"{'saves' if gain_ns >= 0 else 'costs'} {microseconds(abs(gain_ns))}"
+    return f"{'saves' if gain_ns >= 0 else 'costs'} {duration(abs(gain_ns))}"

@@ -14,8 +14,9 @@ from slipstream.timeline.changes import Bucket, PerfectOverlap, RemoveWait
 from slipstream.timeline.report.diff import Diff, Difference
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview
-from slipstream.timeline.report.words import ROUNDS, counted, duration, host_name, percent
+from slipstream.timeline.report.words import ROUNDS, host_name
 from slipstream.timeline.whatif import WhatIf
+from slipstream.timeline.wording import counted, duration, percent
 
 _CAUSES = 10
 #: Parts and causes smaller than this share of a round are left out.

@@ -18,18 +18,11 @@ from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.path import NO_EDGE, Bubble
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
-from slipstream.timeline.report.words import (
-    CONFIDENCES,
-    EDGES,
-    ROUNDS,
-    counted,
-    duration,
-    host_name,
-    percent,
-)
+from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, host_name
 from slipstream.timeline.rounds import Phase, Round
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
+from slipstream.timeline.wording import counted, duration, percent
 
 _MOST = 8
 _LISTED = 60

@@ -11,8 +11,9 @@ from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, overviews, rank_lines, slowest
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import ROUNDS, counted, duration, percent, rounds_of
+from slipstream.timeline.report.words import ROUNDS, rounds_of
 from slipstream.timeline.rounds import RoundKind
+from slipstream.timeline.wording import counted, duration, percent
 
 #: Files and folders that every profile of Ascend has.
 _ALIKE = frozenset({"trace_view.json", "ASCEND_PROFILER_OUTPUT"})

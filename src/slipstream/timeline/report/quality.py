@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.edge_types import EdgeKind
-from slipstream.timeline.report.words import EDGES, counted, duration, percent
+from slipstream.timeline.report.words import EDGES
 from slipstream.timeline.table import Note
+from slipstream.timeline.wording import counted, duration, percent
 
 #: Words of notes by weight: the first change numbers, the last only say how they came about.
 _WEIGHT = (

@@ -19,18 +19,9 @@ from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, PathPart, RankLine, rank_lines
 from slipstream.timeline.report.quality import quality_lines
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import (
-    CONFIDENCES,
-    EDGES,
-    ROUNDS,
-    counted,
-    duration,
-    host_name,
-    listed,
-    percent,
-    rounds_of,
-)
+from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, host_name, rounds_of
 from slipstream.timeline.rounds import RoundKind, Route
+from slipstream.timeline.wording import counted, duration, listed, percent
 
 #: A path that never comes to the device within the round.
 _LABELS = {"previous round → next round": "the host alone, all round"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, RankLine
-from slipstream.timeline.report.words import ROUNDS, duration, host_name, percent
+from slipstream.timeline.report.words import ROUNDS, host_name
 from slipstream.timeline.rounds import RoundKind
+from slipstream.timeline.wording import duration, percent
 
 #: What is less of the path than this is not in the verdict.
 _WORTH = 0.05
