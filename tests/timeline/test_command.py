@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -147,7 +148,7 @@ class TestAnalyse:
         rules = tmp_path / "rules.toml"
         rules.write_text('[[rule]]\nname = "^mlp$"\nkind = "communication"\n')
         text = printed(capsys, "analyse", runs["fast"], "--rules", rules)
-        assert "mlp: 1 a round, 90.0 us, exposed 90.0 us" in text
+        assert "mlp: 1 operation a round, 90.0 us, exposed 90.0 us" in text
 
 
 class TestDiff:
@@ -323,6 +324,9 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     assert "analyse" in done.stdout
 
 
+#: "1 joins": one of what is in the plural; "1 us" is none.
+MISCOUNTED = re.compile(r"(?<![\d.,:-])\b1 (?!(?:us|ms|ns)\b)[a-z-]+s\b")
+
 REAL = [
     (
         "kineto/tracelens/mi300x-vllm-piecewise.json.gz",
@@ -336,7 +340,10 @@ REAL = [
         "kineto/tracelens/h100-qwen-clipped.json.gz",
         "clipped: device operations whose launch is not in the trace (509)",
     ),
-    ("kineto/tracelens/b200-vllm-eager.json.gz", "multimem_all_reduce_kernel: 73, 2.12 ms, exposed 2.12 ms"),
+    (
+        "kineto/tracelens/b200-vllm-eager.json.gz",
+        "multimem_all_reduce_kernel: 73 operations, 2.12 ms, exposed 2.12 ms",
+    ),
     ("ascend/910b-alexnet-text/level1-rank0", "equal ours to 0.1 us"),
     ("ascend/910b-alexnet-db", "equal ours to 0.1 us"),
     ("kineto/dlrm-8rank", "rank 7 (told of here)"),
@@ -345,7 +352,22 @@ REAL = [
 
 @pytest.mark.parametrize(("name", "line"), REAL)
 def test_real_traces(capsys: Capture, name: str, line: str) -> None:
-    assert line in printed(capsys, "analyse", real(name))
+    text = printed(capsys, "analyse", real(name), "--details")
+    assert line in text
+    assert not MISCOUNTED.findall(text)
+
+
+def test_one_of_a_thing_is_no_plural(capsys: Capture, runs: dict[str, Path]) -> None:
+    assert MISCOUNTED.findall("of 1 joins, 21 joins, 1.1 joins, 1 us, in 1 rounds") == ["1 joins", "1 rounds"]
+    for command in (
+        ("analyse", runs["short"], "--details"),
+        ("analyse", runs["slow"], "--details", "--advanced", "1"),
+        ("analyse", runs["slow"], "--round", "0", "--advanced", "0.2"),
+        ("whatif", runs["short"], "--remove-wait", "stream 7:stream 9"),
+        ("whatif", runs["slow"], "--extend-graph", "on"),
+        ("diff", runs["short"], runs["fast"]),
+    ):
+        assert not MISCOUNTED.findall(printed(capsys, *command)), command
 
 
 def test_a_trace_of_the_host_alone(capsys: Capture) -> None:

@@ -123,7 +123,7 @@ def _q1(facts: Facts) -> Answer:
     text = phase.route.value
     if forwards:
         values["forwards"] = forwards
-        text += f", {forwards} forward{'s' * (forwards > 1)}"
+        text += f", {counted(forwards, 'forward')}"
         if source is Source.INFERRED:
             text += " (inferred from kernels that recur)"
     return Answer(1, text, values, source)
@@ -158,7 +158,7 @@ def _q2(facts: Facts) -> Answer:
     padded = bucket - requests
     values: dict[str, Value] = {"bucket": bucket, "requests": requests, "padded_slots": padded}
     values["padded_ns"] = cost = round(phase.busy_ns * padded / bucket) if bucket else 0
-    text = f"{requests} requests in a bucket of {bucket}: {padded} padded"
+    text = f"{counted(requests, 'request')} in a bucket of {bucket}: {padded} padded"
     if padded:
         text += f", at most {duration(cost)} of {duration(phase.busy_ns)}"
     return Answer(2, text, values)
@@ -278,7 +278,8 @@ def _q6(facts: Facts) -> Answer:
     counts: dict[str, Value] = {"joins": len(facts.joins), "side_by_side": len(beside), "on_path": len(mine)}
     if not mine:
         text = (
-            f"none on the path; of {counted(len(facts.joins), 'join')} {len(beside)} of branches side by side"
+            "no join of branches side by side is on the path "
+            f"({len(beside)} beside it, {counted(len(facts.joins), 'join')} in all)"
         )
         return Answer(6, text, {**counts, "waited_ns": 0})
     by_branch: dict[tuple[str, str], list[Join]] = {}
@@ -357,7 +358,8 @@ def _q8(facts: Facts) -> Answer:
         ]
         text = f"the routes differ: {'; '.join(words)}"
     if caused:
-        text += f"; the others waited {duration(caused)} for rank {last} in collectives"
+        others = "the other rank" if len(peers) == 2 else f"the {len(peers) - 1} other ranks together"
+        text += f"; {others} waited {duration(caused)} for rank {last} in collectives"
     return Answer(8, text, values, facts.source)
 
 
@@ -379,7 +381,7 @@ def _q9(facts: Facts) -> Answer:
         values["saved_ns"] = round(saved)
         text += (
             f"; a replay saves {duration(saved)} "
-            f"(median of {eager[1]} eager against {replay[1]} replayed rounds)"
+            f"(median of {counted(eager[1], 'eager round')} against {counted(replay[1], 'replayed one')})"
         )
     elif phase.route is Route.EAGER:
         holes = phase.span_ns - phase.busy_ns

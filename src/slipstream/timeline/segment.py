@@ -13,6 +13,7 @@ from slipstream.timeline.order import Rows
 from slipstream.timeline.rounds import Cut, Cuts, RoundKind, Rounds, Route, assemble_rounds
 from slipstream.timeline.signatures import cut_by_graphs, cut_by_kernels, whole
 from slipstream.timeline.table import Bool, Int32, Int64, Source, Timeline
+from slipstream.timeline.wording import counted
 
 #: Phases that follow a prefill as parts of it.
 _AFTER_PREFILL = frozenset({markers.EXTEND, markers.ACCEPT, "postprocess", "bookkeep"})
@@ -74,9 +75,8 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
         stacks = ["Slipstream"]  # "draft" and "verify" are its names too
     found = sorted({phase.marker.phase for step in steps for phase in step.phases} - {""})
     where = "the device's streams" if on_device else "the host's threads"
-    evidence = (
-        f"{len(marked)} marks of {' and '.join(stacks)} on {where}: {', '.join(found) or 'whole steps'}"
-    )
+    evidence = f"{counted(len(marked), 'mark')} of {' and '.join(stacks)} on {where}: "
+    evidence += ", ".join(found) or "whole steps"
     return Cuts(cuts, evidence, Source.GIVEN, mine, cut_of, phase_of, routes)
 
 

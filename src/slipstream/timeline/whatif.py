@@ -18,7 +18,7 @@ from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedu
 from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Kind
 from slipstream.timeline.unexplained import relax, unexplained
-from slipstream.timeline.wording import duration
+from slipstream.timeline.wording import counted, duration
 
 #: A change of less than this share is called none.
 _NONE = 0.005
@@ -93,13 +93,15 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     on_path = _on_path(analysis, rank, items, inputs.touched)
     remarks = list(inputs.remarks)
     if model.broken:
-        remarks.append(f"{model.broken} dependencies were left out: they close a circle")
+        remarks.append(
+            f"left out: {counted(model.broken, 'dependency that closes', 'dependencies that close')} a circle"
+        )
     held = unexplained(model)
     if held.any():
         kept = "from unchanged to changed with what ran meanwhile" if moved else "kept"
         remarks.append(
-            f"{int(held.sum())} delays of more than 100 us that nothing in the trace explains "
-            f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms): {kept}"
+            f"{counted(int(held.sum()), 'delay')} of more than 100 us that nothing in the trace explains "
+            f"({duration(int(model.bound_ns[held].sum()))}): {kept}"
         )
     touched = inputs.touched & (deps.timeline.rank == rank)
     faster = all(not isinstance(change, Scale | Host) or change.factor <= 1 for change in changes)

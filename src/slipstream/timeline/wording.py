@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def duration(ns: float) -> str:
@@ -33,16 +33,37 @@ def percent(share: float) -> str:
     return f"{text.removesuffix('.0')} %"
 
 
-def counted(count: int, one: str, several: str | None = None) -> str:
-    """Return a number of things.
+def counted(count: float, one: str, several: str | None = None) -> str:
+    """Return a number of things; a mean of such numbers to three digits.
 
-    >>> counted(1, "round"), counted(3905, "row")
-    ('1 round', '3,905 rows')
+    >>> counted(1, "round"), counted(3905, "row"), counted(7.333, "join"), counted(2, "copy", "copies")
+    ('1 round', '3,905 rows', '7.33 joins', '2 copies')
     """
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+    number = f"{count:,}" if isinstance(count, int) else f"{count:.3g}"
+    return f"{number} {one if number == '1' else several or one + 's'}"
 
 
 def listed(items: Iterable[str]) -> str:
     """Return "a, b and c"."""
     *first, last = [*items] or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Name some ranks: "rank 2", "ranks 0 and 3", "ranks 0 to 7".
+
+    >>> ranks_named([2]), ranks_named([0, 1]), ranks_named([0, 1, 2, 3, 6]), ranks_named(range(8))
+    ('rank 2', 'ranks 0 and 1', 'ranks 0 to 3 and 6', 'ranks 0 to 7')
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [
+        word
+        for run in runs
+        for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(rank) for rank in run])
+    ]
+    return f"rank{'s' * (len(ranks) > 1)} {listed(words)}"

@@ -79,7 +79,9 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     took = f"{duration(item.took_ns)}, from {_at(item.start_ns)} on"
     _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {took}")
     if report.cost_ns is not None and report.advanced:
-        out.print(f"advanced {sum(report.advanced):.3g} tokens: {duration(report.cost_ns)} a token")
+        out.print(
+            f"advanced {counted(float(sum(report.advanced)), 'token')}: {duration(report.cost_ns)} a token"
+        )
     out.print()
     out.print(phase_table(item))
     out.print()
@@ -138,7 +140,7 @@ def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) ->
     grid.add_row("", answer.text + (marked if answer.known else ""))
     for key, value in answer.values.items():
         if isinstance(value, list):
-            grid.add_row("", f"{key}: {', '.join(map(str, value))}" if value else f"{key}: none")
+            grid.add_row("", f"{key}: {'; '.join(map(str, value)) or 'none'}")
     over = _over(answer, summary) if isinstance(summary, dict) and answer.known else ""
     if over:
         grid.add_row("", f"({over})")
@@ -220,7 +222,7 @@ def rests_on(report: RoundReport) -> tuple[str, str]:
 def _comm_lines(view: Overview) -> list[tuple[str, str]]:
     lines = []
     for number, part in enumerate(view.communication):
-        text = f"{part.what}: {part.count:.3g} operations, {duration(part.total_ns)}, hidden "
+        text = f"{part.what}: {counted(part.count, 'operation')}, {duration(part.total_ns)}, hidden "
         text += f"{duration(part.covered_ns)}, exposed {duration(part.exposed_ns)}"
         lines.append(("communication" if number == 0 else "", text))
     return lines or [("communication", "none known")]

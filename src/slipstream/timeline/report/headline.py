@@ -108,7 +108,7 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     took, ledger = view.took, view.ledger
     one, several = ROUNDS[view.kind]
     name = "Whole trace" if view.kind is RoundKind.WHOLE else f"{one[0].upper()}{one[1:]}"
-    spread = f"p90 {duration(took.p90)}, longest {duration(took.high)}, {took.count} {several}"
+    spread = f"p90 {duration(took.p90)}, longest {duration(took.high)}, {counted(took.count, one, several)}"
     figures = [Figure(name, duration(took.median), spread if took.count > 1 else f"the only {one}")]
     device = ledger.share(Entry.WORK, Entry.COMM, Entry.COPY)
     figures.append(
@@ -129,7 +129,7 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     figures.append(_joins(view))
     figures.append(_padding(view))
     if view.token_ns is not None and view.advanced is not None:
-        note = f"{view.advanced:.2f} tokens a {one}, all requests together"
+        note = f"{counted(view.advanced, 'token')} a {one}, all requests together"
         figures.append(Figure("Cost of an output token", duration(view.token_ns), note))
     else:
         figures.append(Figure("Cost of an output token", "–", "nothing says how many tokens a round gave"))

@@ -8,7 +8,7 @@ from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.report.words import EDGES
 from slipstream.timeline.table import Note
-from slipstream.timeline.wording import counted, duration, percent
+from slipstream.timeline.wording import counted, duration, percent, ranks_named
 
 #: Words of notes by weight: the first change numbers, the last only say how they came about.
 _WEIGHT = (
@@ -54,11 +54,11 @@ def quality_lines(analysis: Analysis, *, short: bool) -> list[str]:
                 f"{duration(total.exposed_ns)}; copies besides {duration(total.copying_ns)}"
             )
         for source in analysis.timeline.sources:
-            lost = ", ".join(f"{count:,} {reason}" for reason, count in source.dropped.items())
+            lost = ", ".join(f"{reason} {count:,}" for reason, count in source.dropped.items())
             lines.append(
-                f"{source.path} ({source.format}, rank {source.rank}): {source.read:,} read = {source.rows:,} "
-                f"operations + {source.marks:,} annotations + {sum(source.dropped.values()):,} others"
-                f"{f' ({lost})' if lost else ''}"
+                f"{source.path} ({source.format}, rank {source.rank}): {source.read:,} read = "
+                f"{counted(source.rows, 'operation')} + {counted(source.marks, 'annotation')} + "
+                f"{counted(sum(source.dropped.values()), 'other')}{f' ({lost})' if lost else ''}"
             )
     return lines
 
@@ -89,7 +89,7 @@ def vendor_lines(analysis: Analysis) -> list[str]:
     held = sorted({rank for rank, *_ in vendor} - partial)
     if not apart:
         words = sorted({word for _, word, _, _ in vendor})
-        where = "" if len(held) == len(analysis.timeline.ranks) else f" (rank {', '.join(map(str, held))})"
+        where = "" if len(held) == len(analysis.timeline.ranks) else f" ({ranks_named(held)})"
         return [f"the vendor's own totals ({', '.join(words)}) equal ours to 0.1 us{where}"] if held else []
     return [
         f"rank {rank}: the vendor says {word} {duration(said)}, the operations here give {duration(ours)}"
@@ -112,8 +112,10 @@ def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
         mine = found[what, why]
         ranks = sorted({note.rank for note in mine if note.rank is not None})
         count = sum(note.count for note in mine)
-        where = f" (ranks {', '.join(map(str, ranks))})" if len(ranks) > 1 else ""
-        lines.append((what, f"{why}{where} ({count:,})" if count > 1 else f"{why}{where}"))
+        where = f"on {ranks_named(ranks)}" if len(ranks) > 1 else ""
+        often = f"{count:,}" if count > 1 else ""
+        more = f" ({' '.join(filter(None, (often, where)))})" if where or often else ""
+        lines.append((what, f"{why}{more}"))
     return lines
 
 

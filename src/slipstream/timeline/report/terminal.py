@@ -196,9 +196,9 @@ def _outliers(view: Overview) -> list[str]:
         return []
     took = {report.round.number: report.round.took_ns for report in view.reports}
     words = [f"{number} ({duration(took[number])})" for number in far[:5]]
-    what = "rounds take" if len(far) > 1 else "round takes"
-    more = "10 or more" if len(far) == 10 else str(len(far))
-    return [f"{more} {what} over 1.5 times the median: {', '.join(words)}; --round {far[0]} tells what of"]
+    take = "takes" if len(far) == 1 else "take"
+    more = "10 or more rounds" if len(far) == 10 else counted(len(far), "round")
+    return [f"{more} {take} over 1.5 times the median: {', '.join(words)}; --round {far[0]} tells what of"]
 
 
 def a_round(view: Overview) -> str:
@@ -218,10 +218,16 @@ def _communication(view: Overview, stood_ns: int = 0) -> list[str]:
         f"{percent(view.ledger.share(Entry.COMM))} of the critical path"
     ]
     if stood_ns:
-        lines[0] += f"; {duration(stood_ns)} of all of it stood until the last rank came"
+        of_it = (
+            f"{duration(stood_ns)} of it"
+            if view.took.count == 1
+            else f"{duration(stood_ns)}, all rounds together,"
+        )
+        lines[0] += f"; {of_it} this rank stood until the last one came"
     for part in families[:4] if len(families) > 1 else ():
         lines.append(
-            f"{part.what}: {part.count:.3g}{each}, {duration(part.total_ns)}, exposed {duration(part.exposed_ns)}"
+            f"{part.what}: {counted(part.count, 'operation')}{each}, {duration(part.total_ns)}, "
+            f"exposed {duration(part.exposed_ns)}"
         )
     if len(families) == 1:
         lines[0] += f"; all of it {families[0].what}"
@@ -252,8 +258,8 @@ def _cost(view: Overview) -> str:
             "--advanced 2.8, or --advanced FILE with a line a round"
         )
     return (
-        f"{duration(view.token_ns)}: {duration(view.token_ns * view.advanced)} of path by {view.advanced:.3g} "
-        f"{'token' if view.advanced == 1 else 'tokens'}{a_round(view)}, all requests together"
+        f"{duration(view.token_ns)}: {duration(view.token_ns * view.advanced)} of path by "
+        f"{counted(view.advanced, 'token')}{a_round(view)}, all requests together"
     )
 
 

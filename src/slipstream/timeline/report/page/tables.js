@@ -167,7 +167,7 @@ class Tables {
     const [first, rest] = [true, false].map((wanted) => named.filter(([name]) => !name.startsWith("q") === wanted).map((one) => this.overRounds(one)));
     this.put("summary", "Over rounds", el("p", { class: "more" }, `${scene.model.marked ? "" : "inferred: "}${scene.model.evidence[scene.state.rank] || ""}`),
       this.table("without prefill, warm-up and clipped rounds", heads, first),
-      rest.length ? el("details", {}, el("summary", {}, `${rest.length} numbers of the nine answers`), this.table(null, heads, rest)) : null);
+      rest.length ? el("details", {}, el("summary", {}, `${plural(rest.length, "number")} of the nine answers`), this.table(null, heads, rest)) : null);
   }
 
   overRounds([name, [count, middle, p90, low, high, outliers]]) {
