@@ -59,7 +59,7 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
     if not marked:
         return None
     steps = _steps(_outermost(marked))
-    cuts = [_cut_of(step) for step in steps]
+    cuts = [_cut_of(step, on_device) for step in steps]
     if on_device:
         cut_of, phase_of = _by_device_time(deps, steps, cuts, mine)
     else:
@@ -169,7 +169,7 @@ def _begins_step(phase: str, step: _Step, has_step_marks: bool) -> bool:
     return phase in present or (markers.VERIFY in present and phase in _FIRST)
 
 
-def _cut_of(step: _Step) -> Cut:
+def _cut_of(step: _Step, on_device: bool) -> Cut:
     """Name a step's phases and say what it is."""
     facts = step.facts
     names = [item.marker.phase for item in step.phases]
@@ -184,7 +184,7 @@ def _cut_of(step: _Step) -> Cut:
         own = dict(item.marker.facts)
         if name in (markers.VERIFY, markers.DECODE):
             own = {**{key: facts[key] for key in ("requests", "rows", "width") if key in facts}, **own}
-        phases.append((name, own, (item.start_ns, item.end_ns)))
+        phases.append((name, own, None if on_device else (item.start_ns, item.end_ns)))
     if not phases:
         phases.append((forward, {key: value for key, value in facts.items() if key != "context"}, None))
     named = {name for name, _, _ in phases}

@@ -157,13 +157,20 @@ def made_of(part: PathPart) -> str:
 def _path_lines(view: Overview) -> list[Text]:
     ledger = view.ledger
     lines = []
-    longest = sorted(
-        (item for item in ledger.spent.items() if item[0][0] in (Entry.WORK, Entry.COMM, Entry.COPY)),
-        key=lambda item: -item[1],
-    )[:_OPERATIONS]
-    if longest:
-        words = [f"{name} {percent(ns / ledger.total_ns)}" for (_, name), ns in longest]
-        lines.append(Text(f"longest operations on it: {', '.join(words)}"))
+    for what, entries in (
+        ("longest operations on it", (Entry.WORK, Entry.COMM, Entry.COPY)),
+        ("longest on the host", (Entry.HOST,)),
+    ):
+        longest = sorted(
+            (item for item in ledger.spent.items() if item[0][0] in entries), key=lambda item: -item[1]
+        )
+        words = [
+            f"{host_name(name) if Entry.HOST in entries else name} {percent(ns / ledger.total_ns)}"
+            for (_, name), ns in longest[:_OPERATIONS]
+            if ns >= _SMALL * ledger.total_ns
+        ]
+        if words:
+            lines.append(Text(f"{what}: {', '.join(words)}"))
     inside = [f"{name} {percent(share)}" for name, share in view.inside[:_OPERATIONS] if share >= _SMALL]
     if inside:
         lines.append(Text(f"inside the replays: {', '.join(inside)}"))
