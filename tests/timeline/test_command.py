@@ -70,7 +70,7 @@ class TestAnalyse:
         assert "A round takes 614.8 us (median of 8 rounds; p90 614.8 us)." in text
         assert "the device waits for the host for 17.3 % of the critical path, most of it build_tree" in text
         assert "draft → verify 13.3 % 81.0 us 81.0 us 8 host 99 % (build_tree), delays 1 %" in text
-        assert "verify 55.7 % 340.4 us 340.4 us 8 replay device" in text
+        assert "verify 56.5 % 345.4 us 345.4 us 8 replay device 98 %" in text
         assert "28.6 % of it inferred by a rule" in text  # the fork inside the graph has no topology
         assert "40.0 us a round: 0.0 us hidden by kernels, 40.0 us exposed" in text
         assert "draft: 37.5 % of its rows are padding, which cost at most 39.4 us a round" in text
