@@ -336,6 +336,16 @@ REAL = [
         "kineto/tracelens/mi300x-sglang-decode-graph.json.gz",
         "Cost of a token 326.6 us: 10.45 ms of path by 32 tokens",
     ),
+    # Its work outside of the marked phase lies before and behind it: 463 ms apart, so their span says nothing.
+    (
+        "kineto/tracelens/mi300x-sglang-decode-graph.json.gz",
+        "other 1 eager 1 84.6 us decode 1 replay 1 10.37 ms",
+    ),
+    ("kineto/tracelens/mi300x-vllm-piecewise.json.gz", "because this is a prefill: it has no draft"),
+    ("kineto/tracelens/b200-vllm-eager.json.gz", "longest on the host: code not in the trace 24.5 %"),
+    ("kineto/hta/a100-nccl-args.json.gz", "step over 99.9 % 219.86 ms 222.83 ms 3 eager host (aten::empty)"),
+    ("kineto/dlrm-8rank", "8 ranks, 2,244 device operations, not cut into rounds"),
+    ("kineto/dlrm-8rank", "events were off (352 on ranks 0 to 7)"),
     (
         "kineto/tracelens/h100-qwen-clipped.json.gz",
         "clipped: device operations whose launch is not in the trace (509)",

@@ -80,6 +80,11 @@ def test_an_event_is_waited_for_on_the_stream_that_recorded_it() -> None:
     assert (table.streams[table.stream[src]].key, table.streams[table.stream[dst]].key) == (20, 24)
 
 
+def test_what_cupti_writes_of_no_stream_is_on_none() -> None:
+    names = {stream.name for stream in _read("simple_add").timeline.streams if stream.device is not None}
+    assert names == {"stream 7", "stream 20", "no stream"}
+
+
 # The critical path that HTA found in end_to_end/simple_add, as the overlay that it wrote. Theirs is a chain of
 # begins and ends: an operation is on it if it has either, so also one in which no time passes but its inner ones'.
 # Ours is a sum of time: an operation is on it with the time in which nothing inside it ran.

@@ -97,6 +97,8 @@ class Facts:
         """Return the answer of a question on a phase that the round does not have."""
         if self.item.kind is RoundKind.DECODE:
             return self.missing(question, f"this is a plain decoding step: it has no {phase}")
+        if self.item.kind is RoundKind.PREFILL:
+            return self.missing(question, f"this is a prefill: it has no {phase}")
         return self.missing(question, f"no work of this round is known to be its {phase}")
 
     @property
@@ -241,7 +243,7 @@ def _q4(facts: Facts) -> Answer:
 def _q5(facts: Facts) -> Answer:
     plans = [phase for phase in facts.item.phases if phase.name in EXTEND_PLANS]
     if not plans:
-        if facts.item.kind is RoundKind.DECODE:
+        if facts.item.kind in (RoundKind.DECODE, RoundKind.PREFILL):
             return facts.without(5, "extend plan")
         return facts.missing(5, "no mark says which work plans the extend")
     table = facts.deps.timeline

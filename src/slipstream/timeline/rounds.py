@@ -220,7 +220,7 @@ def _with_rows(
     rows, cut_of, in_phase = rows[order], cut_of[order], in_phase[order]
     bounds = np.searchsorted(cut_of, np.arange(len(cuts.cuts) + 1))
     kept = [index for index in range(len(cuts.cuts)) if bounds[index + 1] > bounds[index]]
-    firsts = [_first(deps, home, rows[bounds[index] : bounds[index + 1]]) for index in kept]
+    firsts = [_first(deps, home, rows[bounds[index] : bounds[index + 1]], cuts.cuts[index]) for index in kept]
     starts = np.maximum.accumulate(table.start_ns[firsts]) if kept else np.empty(0, np.int64)
     made: list[Round] = []
     number_of = np.full(len(cuts.cuts) + 1, -1, np.int32)
@@ -260,8 +260,9 @@ def _turns_to_prefill(cut: Cut, following: Cut) -> bool:
     return cut.kind is not RoundKind.PREFILL and following.kind is RoundKind.PREFILL
 
 
-def _first(deps: Dependencies, home: int, rows: Int32) -> int:
-    at_home = rows[deps.place[rows] == home]
+def _first(deps: Dependencies, home: int, rows: Int32, cut: Cut) -> int:
+    """Return the row that a round begins with; a trace without rounds begins with its first, on any stream."""
+    at_home = rows[deps.place[rows] == home] if cut.kind is not RoundKind.WHOLE else rows
     return int(at_home[0] if len(at_home) else rows[0])
 
 

@@ -283,5 +283,5 @@ def _put_aside(steps: list[_Step], cuts: list[Cut], cut_of: Int32, phase_of: Int
     for number in np.unique(cut_of[outside & work]).tolist():
         cut = cuts[number]
         if steps[number].phases:
-            cut.phases.append(("other", {}, None))
+            cut.phases.append((markers.OTHER, {}, None))
         phase_of[outside & (cut_of == number)] = len(cut.phases) - 1

@@ -15,11 +15,12 @@ from slipstream.timeline.analysis import Analysis, RoundReport
 from slipstream.timeline.answers import QUESTIONS, Answer
 from slipstream.timeline.breakdown import Join, short_name
 from slipstream.timeline.edge_types import Confidence, EdgeKind
+from slipstream.timeline.markers import OTHER
 from slipstream.timeline.path import NO_EDGE, Bubble
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
 from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, host_name
-from slipstream.timeline.rounds import Phase, Round
+from slipstream.timeline.rounds import Phase, Round, RoundKind
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
 from slipstream.timeline.wording import counted, duration, percent
@@ -34,10 +35,9 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     one, several = ROUNDS[view.kind]
     many = view.took.count > 1
     out.print()
-    _heading(
-        out,
-        f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}",
-    )
+    which = f"the {one}" if view.kind is RoundKind.WHOLE else f"{one} {number}"
+    typical = f", of median length; over {several} in brackets" if many else ""
+    _heading(out, f"The nine questions: {which}{typical}")
     for answer in view.typical.answers:
         _answer(out, answer, analysis.summary.get(view.rank, {}) if many else {})
     out.print()
@@ -75,7 +75,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     item = report.round
     one, _ = ROUNDS[item.kind]
     why = f" ({item.why})" if item.why else ""
-    number = "" if one.startswith("trace") else f" {item.number}"
+    number = "" if item.kind is RoundKind.WHOLE else f" {item.number}"
     took = f"{duration(item.took_ns)}, from {_at(item.start_ns)} on"
     _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {took}")
     if report.cost_ns is not None and report.advanced:
@@ -173,8 +173,11 @@ def phase_statistics(view: Overview) -> Table:
             name,
             str(len(phases)),
             routes,
-            duration(float(np.median(spans))),
-            duration(float(np.percentile(spans, 90))),
+            *(
+                ("", "")
+                if name == OTHER
+                else (duration(float(np.median(spans))), duration(float(np.percentile(spans, 90))))
+            ),
             duration(float(np.median([phase.busy_ns for phase in phases]))),
             _mean(phases, "rows"),
             _mean(phases, "padded_rows"),
@@ -197,8 +200,11 @@ def phase_table(item: Round) -> Table:
         replays = f" ×{len(phase.graphs)}" if len(phase.graphs) > 1 else ""
         table.add_row(
             phase.name,
-            f"+{duration(phase.start_ns - item.start_ns)}",
-            duration(phase.span_ns),
+            *(
+                ("", "")
+                if phase.name == OTHER
+                else (f"{_signed(phase.start_ns - item.start_ns)}", duration(phase.span_ns))
+            ),
             duration(phase.busy_ns),
             f"{len(phase.rows):,}",
             phase.route.value + replays,
@@ -278,13 +284,25 @@ def _round_lines(reports: Sequence[RoundReport]) -> list[tuple[str, str]]:
     lines = []
     for report in reports[:_LISTED]:
         item = report.round
-        facts = " | ".join(f"{phase.name} {duration(phase.span_ns)}" for phase in item.phases)
+        facts = " | ".join(
+            f"{phase.name} {duration(phase.busy_ns if phase.name == OTHER else phase.span_ns)}"
+            for phase in item.phases
+        )
         cost = f", advanced {sum(report.advanced):.3g}" if report.advanced else ""
         why = f" [{item.why}]" if item.why else ""
         lines.append((f"{item.number}", f"{item.kind.value} {duration(item.took_ns)}{cost}{why}: {facts}"))
     if len(reports) > _LISTED:
         lines.append(("", f"and {counted(len(reports) - _LISTED, 'more')} (--json has all)"))
     return lines
+
+
+def _span(phase: str, *words: str) -> tuple[str, ...]:
+    """Return what is said of a phase's extent, nothing of work that lies around all others."""
+    return words if phase != OTHER else ("",) * len(words)
+
+
+def _signed(ns: int) -> str:
+    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}"
 
 
 def _at(ns: int) -> str:

@@ -99,7 +99,7 @@ def _about(analysis: Analysis, view: Overview | None) -> str:
     words.append(counted(analysis.quality.work, "device operation"))
     if view is not None:
         words.append(rounds_of(report.round.kind for report in analysis.reports[view.rank]))
-        if ranks > 1:
+        if ranks > 1 and view.kind is not RoundKind.WHOLE:
             words[-1] += f" of rank {view.rank}"
     return " · ".join(words)
 

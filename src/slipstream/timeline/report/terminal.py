@@ -81,7 +81,7 @@ def contents(analysis: Analysis, view: Overview) -> str:
     words = [" and ".join(sorted(formats)), counted(len(analysis.reports), "rank")]
     words.append(counted(analysis.quality.work, "device operation"))
     words.append(rounds_of(report.round.kind for report in analysis.reports[view.rank]))
-    if len(analysis.reports) > 1:
+    if len(analysis.reports) > 1 and view.kind is not RoundKind.WHOLE:
         words[-1] += f" of rank {view.rank}"
     return f"{', '.join(words)}\ntold apart by: {_evidence(analysis.rounds.evidence.get(view.rank, ''))}"
 
@@ -96,7 +96,7 @@ def path_table(view: Overview) -> Table:
     one, _ = ROUNDS[view.kind]
     title = "Critical path" if view.kind is RoundKind.WHOLE else f"Critical path of a {one}"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(title, overflow="fold", min_width=24)
+    table.add_column(title, overflow="fold", min_width=max(24, len(title)))
     table.add_column("share", justify="right", no_wrap=True)
     many = view.took.count > 1
     table.add_column("median" if many else "time", justify="right", no_wrap=True)

@@ -37,7 +37,7 @@ ROUNDS = {
     RoundKind.WARM_UP: ("warm-up round", "warm-up rounds"),
     RoundKind.CLIPPED: ("clipped round", "clipped rounds"),
     RoundKind.STRETCH: ("stretch", "stretches"),
-    RoundKind.WHOLE: ("trace not cut into rounds", "traces not cut into rounds"),
+    RoundKind.WHOLE: ("whole trace", "whole traces"),
 }
 
 
@@ -48,6 +48,9 @@ def host_name(name: str) -> str:
 
 def rounds_of(kinds: Iterable[RoundKind]) -> str:
     """Return how many rounds there are of each kind, most first: "53 rounds, 1 prefill"."""
+    kinds = list(kinds)
+    if kinds == [RoundKind.WHOLE]:
+        return "not cut into rounds"
     numbers: dict[RoundKind, int] = {}
     for kind in kinds:
         numbers[kind] = numbers.get(kind, 0) + 1
