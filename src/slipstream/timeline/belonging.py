@@ -116,7 +116,10 @@ class Belonging:
 
         rounds = self._rounds
         work = np.flatnonzero((piece == Piece.WORK) & (row >= 0))
-        assign(work, rounds.round_of[row[work]], rounds.phase_of[row[work]])
+        number, phase = rounds.round_of[row[work]], rounds.phase_of[row[work]]
+        # A record or a wait is no work of a phase: it lies between those around it.
+        known = (phase >= 0) | (number < 0)
+        assign(work[known], number[known], phase[known])
         host = np.flatnonzero((piece == Piece.HOST) & (row >= 0))
         for one in np.unique(rank[host]).tolist():
             mine = host[rank[host] == one]

@@ -109,7 +109,9 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     one, several = ROUNDS[view.kind]
     name = "Whole trace" if view.kind is RoundKind.WHOLE else f"{one[0].upper()}{one[1:]}"
     spread = f"p90 {duration(took.p90)}, longest {duration(took.high)}, {counted(took.count, one, several)}"
-    figures = [Figure(name, duration(took.median), spread if took.count > 1 else f"the only {one}")]
+    alone = "not cut into rounds" if view.kind is RoundKind.WHOLE else f"the only {one}"
+    figures = [Figure(name, duration(took.median), spread if took.count > 1 else alone)]
+    article = "the" if view.kind is RoundKind.WHOLE else "a"
     device = ledger.share(Entry.WORK, Entry.COMM, Entry.COPY)
     figures.append(
         Figure(
@@ -122,7 +124,7 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     mean = max(1.0, ledger.total_ns / len(view.reports))
     if view.communication:
         whole = view.communication[0]
-        note = f"{percent(whole.exposed_ns / mean)} of a {one}; {duration(whole.total_ns)} in all"
+        note = f"{percent(whole.exposed_ns / mean)} of {article} {one}; {duration(whole.total_ns)} in all"
         figures.append(Figure("Exposed communication", duration(whole.exposed_ns), note))
     else:
         figures.append(Figure("Exposed communication", "none", "no operation is known to be communication"))
@@ -155,7 +157,9 @@ def _joins(view: Overview) -> Figure:
     one, _ = ROUNDS[view.kind]
     name = branches.most_common(1)[0][0] if branches else "a branch that has no name"
     return Figure(
-        "Longest join waits", duration(sum(waited) / len(waited)), f"in a {one}; most often for {name}"
+        "Longest join waits",
+        duration(sum(waited) / len(waited)),
+        f"for {name}" if len(waited) == 1 else f"in a {one}; most often for {name}",
     )
 
 

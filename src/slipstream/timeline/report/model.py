@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,12 @@ from slipstream.timeline.breakdown import Stretch
 from slipstream.timeline.report.choice import Chosen
 from slipstream.timeline.report.json import source_data
 from slipstream.timeline.report.pack import EXACT
+from slipstream.timeline.report.quality import grouped_notes
 from slipstream.timeline.report.scene import Scene
+from slipstream.timeline.report.words import host_name
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
+from slipstream.timeline.wording import ranks_named
 
 #: Of the host's operations in a part of a path, so many are named.
 _HOST_NAMES = 8
@@ -116,9 +120,13 @@ def _part(part: Stretch) -> Plain:
         "label": part.label,
         "seam": part.seam,
         "sums": (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns),
-        "host": part.host.most_common(_HOST_NAMES),
-        "meanwhile": part.meanwhile.most_common(_HOST_NAMES),
+        "host": _host(part.host),
+        "meanwhile": _host(part.meanwhile),
     }
+
+
+def _host(names: Counter[str]) -> list[tuple[str, int]]:
+    return [(host_name(name), ns) for name, ns in names.most_common(_HOST_NAMES)]
 
 
 def _joins(report: RoundReport, scene: Scene) -> list[Plain]:
@@ -191,7 +199,10 @@ def _quality(analysis: Analysis) -> Plain:
             for total in quality.totals
         ],
         "vendor": quality.vendor,
-        "notes": [(note.what, note.count, note.why, note.rank) for note in quality.notes],
+        "notes": [
+            (note.what, note.count, note.why, ranks_named(note.ranks) if len(note.ranks) else "")
+            for note in grouped_notes(quality.notes)
+        ],
         "sources": [source_data(source) for source in analysis.timeline.sources],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.edge_types import EdgeKind
@@ -97,25 +98,46 @@ def vendor_lines(analysis: Analysis) -> list[str]:
     ]
 
 
-def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
-    """Return (what, text) of notes, those of all ranks that say the same as one, the weightiest first."""
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Notes that say the same, of all ranks that have it: how often together, and of which ranks."""
+
+    what: str
+    why: str
+    count: int
+    ranks: tuple[int, ...]
+
+
+def grouped_notes(notes: Sequence[Note]) -> list[Grouped]:
+    """Return notes, those of all ranks that say the same as one, the weightiest first."""
     found: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         found.setdefault((note.what, note.why), []).append(note)
+    grouped = [
+        Grouped(
+            what,
+            why,
+            sum(note.count for note in mine),
+            tuple(sorted({note.rank for note in mine if note.rank is not None})),
+        )
+        for (what, why), mine in found.items()
+    ]
 
-    def weight(key: tuple[str, str]) -> tuple[int, int]:
-        place = _WEIGHT.index(key[0]) if key[0] in _WEIGHT else len(_WEIGHT) - 1
-        return place, -sum(note.count for note in found[key])
+    def weight(note: Grouped) -> tuple[int, int]:
+        place = _WEIGHT.index(note.what) if note.what in _WEIGHT else len(_WEIGHT) - 1
+        return place, -note.count
 
+    return sorted(grouped, key=weight)
+
+
+def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
+    """Return (what, text) of grouped notes."""
     lines = []
-    for what, why in sorted(found, key=weight):
-        mine = found[what, why]
-        ranks = sorted({note.rank for note in mine if note.rank is not None})
-        count = sum(note.count for note in mine)
-        where = f"on {ranks_named(ranks)}" if len(ranks) > 1 else ""
-        often = f"{count:,}" if count > 1 else ""
+    for note in grouped_notes(notes):
+        where = f"on {ranks_named(note.ranks)}" if len(note.ranks) > 1 else ""
+        often = f"{note.count:,}" if note.count > 1 else ""
         more = f" ({' '.join(filter(None, (often, where)))})" if where or often else ""
-        lines.append((what, f"{why}{more}"))
+        lines.append((note.what, f"{note.why}{more}"))
     return lines
 
 
