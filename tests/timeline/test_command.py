@@ -367,6 +367,18 @@ def test_real_traces(capsys: Capture, name: str, line: str) -> None:
     assert not MISCOUNTED.findall(text)
 
 
+def test_runs_of_different_kinds_are_said_to_be(capsys: Capture) -> None:
+    names = ("tracelens/h100-qwen-clipped", "tracelens/mi300x-vllm-piecewise", "hta/a100-sampled-rank0")
+    stretches, prefill, whole = (real(f"kineto/{name}.json.gz") for name in names)
+    text = printed(capsys, "diff", stretches, prefill)
+    assert (
+        "Not of one kind: A's are stretches, B's prefills. A round takes 1.39 ms in A and 156.47 ms in B (×112)"
+        in text
+    )
+    assert "34 and 1 rounds are too few to say whether that is chance" in text
+    assert "; one of each is too few to say whether that is chance" in printed(capsys, "diff", whole, whole)
+
+
 def test_one_of_a_thing_is_no_plural(capsys: Capture, runs: dict[str, Path]) -> None:
     assert MISCOUNTED.findall("of 1 joins, 21 joins, 1.1 joins, 1 us, in 1 rounds") == ["1 joins", "1 rounds"]
     for command in (

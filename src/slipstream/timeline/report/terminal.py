@@ -205,7 +205,9 @@ def _outliers(view: Overview) -> list[str]:
     words = [f"{number} ({duration(took[number])})" for number in far[:5]]
     take = "takes" if len(far) == 1 else "take"
     more = "10 or more rounds" if len(far) == 10 else counted(len(far), "round")
-    return [f"{more} {take} over 1.5 times the median: {', '.join(words)}; --round {far[0]} tells what of"]
+    return [
+        f"{more} {take} over 1.5 times the median: {', '.join(words)}; --round {far[0]} shows where it went"
+    ]
 
 
 def a_round(view: Overview) -> str:
