@@ -52,12 +52,14 @@ class _HostMarks:
     Attributes:
         start_ns, end_ns: int64 [M].
         number, phase: int32 [M], the round, and the index of the phase in it.
+        edges_ns: int64, every moment at which one begins or ends, ascending.
     """
 
     start_ns: Int64
     end_ns: Int64
     number: Int32
     phase: Int32
+    edges_ns: Int64
 
     @staticmethod
     def of(items: tuple[Round, ...]) -> _HostMarks:
@@ -70,7 +72,8 @@ class _HostMarks:
         columns = np.array(found, np.int64).reshape(-1, 4)
         start = columns[:, 0]
         end = np.minimum(columns[:, 1], np.append(start[1:], np.iinfo(np.int64).max))
-        return _HostMarks(start, end, columns[:, 2].astype(np.int32), columns[:, 3].astype(np.int32))
+        number, phase = columns[:, 2].astype(np.int32), columns[:, 3].astype(np.int32)
+        return _HostMarks(start, end, number, phase, np.unique(np.concatenate((start, end))))
 
     def at(self, moment: Int64) -> tuple[Int32, Int32]:
         """Return the round and the phase of the mark over each moment, -1 without one."""
@@ -84,7 +87,8 @@ class _HostMarks:
         """Return the moments at which marks begin or end within stretches, which ascend."""
         if not len(start):
             return start
-        edges = np.unique(np.concatenate((self.start_ns, self.end_ns)))
+        low, high = np.searchsorted(self.edges_ns, [start[0], end[-1]])
+        edges = self.edges_ns[low:high]
         at = np.searchsorted(start, edges, side="right") - 1
         return edges[(at >= 0) & (edges > start[at]) & (edges < end[at])]
 
@@ -108,11 +112,13 @@ class Belonging:
         own = np.full(len(start), -1, np.int32)
 
         def assign(where: Int64, number: Int32, phase: Int32) -> None:
-            if not len(where):
-                return
-            keys, which = np.unique(np.stack((rank[where], number, phase)), axis=1, return_inverse=True)
-            found = [self._name(item, *key) for key in keys.T.tolist()]
-            own[where] = np.array([names.setdefault(n, len(names)) for n in found], np.int32)[which.ravel()]
+            key = number.astype(np.int64) << 32 | (phase + 1)  # one whole number for both
+            for one in np.unique(rank[where]).tolist():
+                mine = rank[where] == one
+                keys, which = np.unique(key[mine], return_inverse=True)
+                found = [self._name(item, one, k >> 32, (k & 0xFFFFFFFF) - 1) for k in keys.tolist()]
+                numbers = np.array([names.setdefault(name, len(names)) for name in found], np.int32)
+                own[where[mine]] = numbers[which]
 
         rounds = self._rounds
         work = np.flatnonzero((piece == Piece.WORK) & (row >= 0))
@@ -125,7 +131,8 @@ class Belonging:
             mine = host[rank[host] == one]
             number, phase = self._of_rank(one).at(start[mine])
             here = number == item.number
-            assign(mine[here], number[here], phase[here])
+            if here.any():
+                assign(mine[here], number[here], phase[here])
         # A call's own time; what lies before it led from another call to it.
         calls = host[(own[host] < 0) & (start[host] >= self._deps.timeline.start_ns[row[host]])]
         issued = self._issued[row[calls]]
