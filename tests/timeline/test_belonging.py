@@ -107,6 +107,27 @@ def test_time_in_a_mark_is_cut_at_its_edges() -> None:
     assert parts["verify"].work_ns == 20
 
 
+def test_each_thread_has_its_own_marks() -> None:
+    """A plan that another thread marks and launches within verify; a third thread writes no marks at all."""
+    ops = call(0, 20, 0) + call(60, 80, 2) + call(130, 150, 4)
+    ops += [Op("launch", 50, 55, "plans", Kind.HOST), Op("plan", 60, 70, "stream 1", launch=6)]
+    ops += [Op("launch", 70, 72, "autograd", Kind.HOST), Op("k", 110, 115, "stream 2", launch=8)]
+    ops += [Op("launch", 76, 77, "autograd", Kind.HOST), Op("k", 116, 118, "stream 2", launch=10)]
+    marks = [("draft", 0, 15, "thread"), ("verify", 30, 145, "thread"), ("extend plan A", 50, 75, "plans")]
+    analysis = analyse(timeline_of(ops, marks=marks))
+    (report,) = analysis.reports[0]
+    table = analysis.timeline
+    begun = {phase.name: table.start_ns[phase.rows].tolist() for phase in report.round.phases}
+    # What autograd launched at 70 lies in the innermost mark there, at 76 in the one that is left.
+    assert begun == {"draft": [20], "extend plan A": [60, 110], "verify": [80, 116, 150]}
+    # The path goes from thread to thread, as they hand over: 20 to 30 it is in no mark of its own.
+    assert {part.label: part.host_ns for part in report.parts} == {
+        "draft → extend plan A": 30,  # to the plan's call at 50
+        "extend plan A": 5 + 2 + 3,  # the call; autograd's, and what is left of the mark
+        "verify": 15 + 65,  # 55 to 70, 75 to the end of the last call
+    }
+
+
 def test_the_parts_are_the_path_piece_by_piece() -> None:
     for shape in (Shape(ranks=2, eager_extend=(1,), slow_rank=1), Shape(ascend=True, plan_b=20 * US)):
         for reports in analyse(play(shape).timeline(graphs=graphs(shape))).reports.values():

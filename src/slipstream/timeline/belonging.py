@@ -17,11 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host_marks import HostMarks
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.rounds import Round, Rounds
 from slipstream.timeline.table import Int32, Int64, UInt8
 
 _PREVIOUS, _NEXT, _OUTSIDE = "previous round", "next round", "outside"
+_NO_MARKS = HostMarks(())
 
 
 @dataclass(frozen=True)
@@ -45,60 +47,20 @@ class Stretches:
     after: Int32
 
 
-@dataclass(frozen=True)
-class _HostMarks:
-    """The marks of a rank's phases on its host, M of them by their begin; of two at once the later one counts.
-
-    Attributes:
-        start_ns, end_ns: int64 [M].
-        number, phase: int32 [M], the round, and the index of the phase in it.
-        edges_ns: int64, every moment at which one begins or ends, ascending.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    number: Int32
-    phase: Int32
-    edges_ns: Int64
-
-    @staticmethod
-    def of(items: tuple[Round, ...]) -> _HostMarks:
-        found = sorted(
-            (*phase.host_ns, item.number, index)
-            for item in items
-            for index, phase in enumerate(item.phases)
-            if phase.host_ns is not None
-        )
-        columns = np.array(found, np.int64).reshape(-1, 4)
-        start = columns[:, 0]
-        end = np.minimum(columns[:, 1], np.append(start[1:], np.iinfo(np.int64).max))
-        number, phase = columns[:, 2].astype(np.int32), columns[:, 3].astype(np.int32)
-        return _HostMarks(start, end, number, phase, np.unique(np.concatenate((start, end))))
-
-    def at(self, moment: Int64) -> tuple[Int32, Int32]:
-        """Return the round and the phase of the mark over each moment, -1 without one."""
-        if not len(self.start_ns):
-            return np.full(len(moment), -1, np.int32), np.full(len(moment), -1, np.int32)
-        index = np.searchsorted(self.start_ns, moment, side="right") - 1
-        inside = (index >= 0) & (moment < self.end_ns[index])
-        return np.where(inside, self.number[index], -1), np.where(inside, self.phase[index], -1)
-
-    def within(self, start: Int64, end: Int64) -> Int64:
-        """Return the moments at which marks begin or end within stretches, which ascend."""
-        if not len(start):
-            return start
-        low, high = np.searchsorted(self.edges_ns, [start[0], end[-1]])
-        edges = self.edges_ns[low:high]
-        at = np.searchsorted(start, edges, side="right") - 1
-        return edges[(at >= 0) & (edges > start[at]) & (edges < end[at])]
-
-
 class Belonging:
     """Says of the paths of a run's rounds what belongs to which phase."""
 
     def __init__(self, deps: Dependencies, rounds: Rounds) -> None:
         self._deps, self._rounds = deps, rounds
-        self._marks = {rank: _HostMarks.of(items) for rank, items in rounds.of_rank.items()}
+        self._marks = {
+            rank: HostMarks(
+                (phase.host, item.number, index)
+                for item in items
+                for index, phase in enumerate(item.phases)
+                if phase.host is not None
+            )
+            for rank, items in rounds.of_rank.items()
+        }
         launch = deps.timeline.launch
         launched = np.flatnonzero(launch >= 0)[::-1]
         self._issued = np.full(len(launch), -1, np.int32)  # of each call the first row that it issued
@@ -129,7 +91,7 @@ class Belonging:
         host = np.flatnonzero((piece == Piece.HOST) & (row >= 0))
         for one in np.unique(rank[host]).tolist():
             mine = host[rank[host] == one]
-            number, phase = self._of_rank(one).at(start[mine])
+            number, phase = self._of_rank(one).at(start[mine], self._deps.timeline.stream[row[mine]])
             here = number == item.number
             if here.any():
                 assign(mine[here], number[here], phase[here])
@@ -156,10 +118,14 @@ class Belonging:
     def _cut(self, path: Path) -> tuple[Int64, Int64, Int32, UInt8]:
         """Return the pieces of a path, the host's cut at the edges of its marks."""
         start, end, row, piece = path.starts_ns, path.ends_ns, path.row, path.piece
-        rank = np.where(piece == Piece.HOST, self._rank(row), -1)
+        thread = np.where(
+            (piece == Piece.HOST) & (row >= 0), self._deps.timeline.stream[np.maximum(row, 0)], -1
+        )
         edges = [
-            self._of_rank(one).within(start[rank == one], end[rank == one])
-            for one in np.unique(rank).tolist()
+            self._of_rank(self._deps.timeline.streams[one].rank).within(
+                start[thread == one], end[thread == one], one
+            )
+            for one in np.unique(thread).tolist()
             if one >= 0
         ]
         if not any(map(len, edges)):
@@ -171,8 +137,8 @@ class Belonging:
     def _rank(self, row: Int32) -> Int32:
         return np.where(row >= 0, self._deps.timeline.rank[np.maximum(row, 0)], -1).astype(np.int32)
 
-    def _of_rank(self, rank: int) -> _HostMarks:
-        return self._marks.get(rank) or _HostMarks.of(())
+    def _of_rank(self, rank: int) -> HostMarks:
+        return self._marks.get(rank, _NO_MARKS)
 
     def _name(self, item: Round, rank: int, number: int, index: int) -> str:
         """Name a phase, as seen from a round."""

@@ -361,8 +361,8 @@ def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inpu
     for phase in eager:
         work = phase.rows[table.kind[phase.rows] != Kind.COMM]
         later[work[1:]] = True
-        if len(work) and phase.host_ns is not None:
-            _begin_at_once(deps, model, inputs, int(table.launch[work[0]]), phase.host_ns[0])
+        if len(work) and phase.host is not None:
+            _begin_at_once(deps, model, inputs, int(table.launch[work[0]]), phase.host.start_ns)
     calls = np.zeros(len(table), np.bool_)
     calls[table.launch[later & (table.launch >= 0)]] = True
     dst = np.minimum(model.dst, len(table) - 1)

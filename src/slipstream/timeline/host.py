@@ -54,7 +54,7 @@ class Innermost:
 def innermost(timeline: Timeline, thread: int) -> Innermost:
     """Cut the time of a thread; of operations that overlap without nesting the one that began last has it."""
     rows = np.flatnonzero((timeline.stream == thread) & (timeline.dur_ns > 0))
-    return _cut(timeline.start_ns[rows], timeline.end_ns[rows], timeline.name[rows])
+    return cut_by_innermost(timeline.start_ns[rows], timeline.end_ns[rows], timeline.name[rows])
 
 
 def innermost_marks(timeline: Timeline, thread: int) -> Innermost:
@@ -64,7 +64,7 @@ def innermost_marks(timeline: Timeline, thread: int) -> Innermost:
     used = np.unique(marks.name[mine])
     telling = used[[_tells(timeline.names[number]) for number in used.tolist()]]
     mine = mine[np.isin(marks.name[mine], telling)]
-    return _cut(marks.start_ns[mine], marks.end_ns[mine], marks.name[mine])
+    return cut_by_innermost(marks.start_ns[mine], marks.end_ns[mine], marks.name[mine])
 
 
 def _tells(mark: str) -> bool:
@@ -73,8 +73,13 @@ def _tells(mark: str) -> bool:
     return bool(known.phase) if known is not None else not _STEP.match(mark)
 
 
-def _cut(start: Int64, end: Int64, name: Int32) -> Innermost:
-    """Give each stretch of time to the innermost of some operations, which ascend by (start, end descending)."""
+def cut_by_innermost(start: Int64, end: Int64, name: Int32) -> Innermost:
+    """Give each stretch of time to the innermost of some operations.
+
+    Args:
+        start, end: int64 [N], ascending by (start, end descending), none empty.
+        name: int32 [N], what stands in the result for each.
+    """
     outer = _enclosing(start, end)
     if outer is None:
         return _one_by_one(start.tolist(), end.tolist(), name.tolist())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,14 @@ class Route(StrEnum):
     UNKNOWN = "unknown"
 
 
+class HostMark(NamedTuple):
+    """A phase's mark on the host: when it began and ended, and on which thread, a stream of the table."""
+
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase of one round.
@@ -54,7 +63,7 @@ class Phase:
         route: how it ran, and whether the trace says so or its rows show it.
         facts: what marks say: requests, bucket, width, rows, padded_rows, forwards, topk, tokens.
         graphs: the graphs that it replayed, in order, a replay each.
-        host_ns: when the host's mark over it began and ended, if there was one.
+        host: the host's mark over it, if there was one.
     """
 
     name: str
@@ -65,7 +74,7 @@ class Phase:
     route: Route
     facts: Mapping[str, int] = field(default_factory=dict)
     graphs: tuple[int, ...] = ()
-    host_ns: tuple[int, int] | None = None
+    host: HostMark | None = None
 
     @property
     def span_ns(self) -> int:
@@ -144,9 +153,9 @@ class Rounds:
 
 @dataclass
 class Cut:
-    """A round before its rows are known: phases as (name, facts, host's stretch)."""
+    """A round before its rows are known: phases as (name, facts, the host's mark)."""
 
-    phases: list[tuple[str, dict[str, int], tuple[int, int] | None]]
+    phases: list[tuple[str, dict[str, int], HostMark | None]]
     kind: RoundKind
     facts: dict[str, int] = field(default_factory=dict)
 

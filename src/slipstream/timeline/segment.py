@@ -8,9 +8,10 @@ import numpy as np
 
 from slipstream.timeline import markers
 from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host_marks import HostMarks
 from slipstream.timeline.markers import Marker, read_marker
 from slipstream.timeline.order import Rows
-from slipstream.timeline.rounds import Cut, Cuts, RoundKind, Rounds, Route, assemble_rounds
+from slipstream.timeline.rounds import Cut, Cuts, HostMark, RoundKind, Rounds, Route, assemble_rounds
 from slipstream.timeline.signatures import cut_by_graphs, cut_by_kernels, whole
 from slipstream.timeline.table import Bool, Int32, Int64, Source, Timeline
 from slipstream.timeline.wording import counted
@@ -178,13 +179,13 @@ def _cut_of(step: _Step, on_device: bool) -> Cut:
         forward = markers.PREFILL
     else:
         forward = markers.VERIFY if drafts else markers.DECODE
-    phases: list[tuple[str, dict[str, int], tuple[int, int] | None]] = []
+    phases: list[tuple[str, dict[str, int], HostMark | None]] = []
     for item in step.phases:
         name = forward if item.marker.phase == markers.FORWARD else item.marker.phase
         own = dict(item.marker.facts)
         if name in (markers.VERIFY, markers.DECODE):
             own = {**{key: facts[key] for key in ("requests", "rows", "width") if key in facts}, **own}
-        phases.append((name, own, None if on_device else (item.start_ns, item.end_ns)))
+        phases.append((name, own, None if on_device else HostMark(item.start_ns, item.end_ns, item.stream)))
     if not phases:
         phases.append((forward, {key: value for key, value in facts.items() if key != "context"}, None))
     named = {name for name, _, _ in phases}
@@ -204,24 +205,17 @@ def _by_issue(rows: Rows, steps: list[_Step], cuts: list[Cut], mine: Int32) -> t
     """
     timeline = rows.timeline
     begins = np.array([step.start_ns for step in steps], np.int64)
-    flat = [
-        (item.start_ns, item.end_ns, number, index)
+    marks = HostMarks(
+        (HostMark(item.start_ns, item.end_ns, item.stream), number, index)
         for number, step in enumerate(steps)
         for index, item in enumerate(step.phases)
-    ]
-    flat.sort()
-    starts = np.array([item[0] for item in flat], np.int64)
-    ends = np.array([item[1] for item in flat], np.int64)
-    owner = np.array([item[2] for item in flat] or [-1], np.int32)
-    index_of = np.array([item[3] for item in flat] or [-1], np.int32)
+    )
     issue = rows.issue_ns[mine]
+    call = np.maximum(timeline.launch[mine], 0)
+    thread = np.where(timeline.launch[mine] >= 0, timeline.stream[call], -1)
+    number, phase_of = marks.at(issue, thread)
     cut_of = np.searchsorted(begins, issue, side="right").astype(np.int32) - 1
-    phase_of = np.full(len(mine), -1, np.int32)
-    if flat:
-        at = np.searchsorted(starts, issue, side="right") - 1
-        inside = (at >= 0) & (issue < ends[at])
-        cut_of[inside] = owner[at[inside]]
-        phase_of[inside] = index_of[at[inside]]
+    cut_of = np.where(phase_of >= 0, number, cut_of)
     unknown = timeline.launch[mine] < 0
     if unknown.any():
         cut_of, phase_of = _carry(rows, mine, unknown, cut_of, phase_of)
