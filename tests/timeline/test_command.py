@@ -341,7 +341,10 @@ REAL = [
         "kineto/tracelens/mi300x-sglang-decode-graph.json.gz",
         "other 1 eager 1 84.6 us decode 1 replay 1 10.37 ms",
     ),
-    ("kineto/tracelens/mi300x-vllm-piecewise.json.gz", "because this is a prefill: it has no draft"),
+    (
+        "kineto/tracelens/mi300x-vllm-piecewise.json.gz",
+        "2 draft: bucket and padding 3 the seam between draft and verify not in this trace, because this is a prefill",
+    ),
     ("kineto/tracelens/b200-vllm-eager.json.gz", "longest on the host: code not in the trace 24.5 %"),
     ("kineto/hta/a100-nccl-args.json.gz", "step over 99.9 % 219.86 ms 222.83 ms 3 eager host (aten::empty)"),
     ("kineto/dlrm-8rank", "8 ranks, 2,244 device operations, not cut into rounds"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -38,8 +38,7 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     which = f"the {one}" if view.kind is RoundKind.WHOLE else f"{one} {number}"
     typical = f", of median length; over {several} in brackets" if many else ""
     _heading(out, f"The nine questions: {which}{typical}")
-    for answer in view.typical.answers:
-        _answer(out, answer, analysis.summary.get(view.rank, {}) if many else {})
+    _answers(out, view.typical.answers, analysis.summary.get(view.rank, {}) if many else {})
     out.print()
     _heading(out, "Phases")
     out.print(phase_statistics(view))
@@ -104,8 +103,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     out.print()
     _rows(out, [rests_on(report), *_join_lines(analysis, report), *_bubble_lines(analysis, report)])
     out.print()
-    for answer in report.answers:
-        _answer(out, answer, {})
+    _answers(out, report.answers, {})
 
 
 def _heading(out: Console, text: str) -> None:
@@ -129,7 +127,15 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) -> None:
+def _answers(out: Console, answers: Sequence[Answer], summary: Mapping[str, Stats]) -> None:
+    """Print answers; of questions after each other that have none for one reason, the reason stands once."""
+    for place, answer in enumerate(answers):
+        following = answers[place + 1] if place + 1 < len(answers) else answer
+        again = following is not answer and not answer.known and following.text == answer.text
+        _answer(out, answer, summary, question_only=again)
+
+
+def _answer(out: Console, answer: Answer, summary: Mapping[str, Stats], *, question_only: bool) -> None:
     marked = {Source.GIVEN: "", Source.RULE: " [by a name rule]", Source.INFERRED: " [inferred]"}[
         answer.source
     ]
@@ -137,17 +143,20 @@ def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) ->
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(f"{answer.question}", Text(QUESTIONS[answer.question - 1], style="bold"))
+    if question_only:
+        out.print(grid)
+        return
     grid.add_row("", answer.text + (marked if answer.known else ""))
     for key, value in answer.values.items():
         if isinstance(value, list):
             grid.add_row("", f"{key}: {'; '.join(map(str, value)) or 'none'}")
-    over = _over(answer, summary) if isinstance(summary, dict) and answer.known else ""
+    over = _over(answer, summary) if answer.known else ""
     if over:
         grid.add_row("", f"({over})")
     out.print(grid)
 
 
-def _over(answer: Answer, summary: dict[str, Stats]) -> str:
+def _over(answer: Answer, summary: Mapping[str, Stats]) -> str:
     """Say what the times of an answer are over all rounds."""
     words = []
     for key in answer.values:
