@@ -343,7 +343,7 @@ REAL = [
     ),
     (
         "kineto/tracelens/mi300x-vllm-piecewise.json.gz",
-        "3 the seam between draft and verify not in this trace, because this is a prefill: it has no draft 4 verify",
+        "3 the seam between draft and verify not in this trace, because this is a prefill: it has no draft",
     ),
     ("kineto/tracelens/b200-vllm-eager.json.gz", "longest on the host: code not in the trace 24.5 %"),
     ("kineto/hta/a100-nccl-args.json.gz", "step over 99.9 % 219.86 ms 222.83 ms 3 eager host (aten::empty)"),
