@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from slipstream.timeline.analysis import Analysis, analyse
+from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.path import Piece
 from slipstream.timeline.quality import totals
 from slipstream.timeline.rounds import RoundKind, Route
-from slipstream.timeline.table import Source
+from slipstream.timeline.table import Graph, Source
 from tests.timeline.speculative import US, Shape, graphs, of_phase, play, with_device_marks
 from tests.timeline.virtual import World
 
@@ -41,6 +42,7 @@ def check_invariants(analysis: Analysis) -> None:
                 assert item.covered_ns + item.exposed_ns == item.total_ns
             for phase in report.round.phases:
                 assert 0 <= phase.busy_ns <= phase.span_ns
+            assert 0 <= report.answers[5].values.get("waited_ns", 0) <= report.round.took_ns
     assert len(table) == len(analysis.rounds.round_of)
 
 
@@ -156,6 +158,40 @@ def test_without_marks_rounds_are_found_by_their_graphs_and_say_so() -> None:
         assert report.round.start_ns == of_phase(world, 0, f"{number} draft")[0].start
         assert report.answers[0].source is Source.INFERRED
         assert report.answers[0].values["forwards"] == 3
+
+
+def test_two_joins_that_wait_through_one_stretch_of_time_wait_once() -> None:
+    """Reductions one after the other on their stream, each of work that was done long before its turn came.
+
+    stream 0  m1 m2                        reduce 1 waits from m1 on, 20, until 100
+    stream 1  reduce 0 ........ 1 .... 2   reduce 2 waits from m2 on, 40, until 120; 40 to 100 is one time
+    """
+    stretches = [
+        ("r0", 0, 100, 1),
+        ("m1", 0, 20, 0),
+        ("m2", 20, 40, 0),
+        ("r1", 100, 120, 1),
+        ("r2", 120, 130, 1),
+    ]
+    ops = [
+        Op(name, start * US, end * US, f"stream {stream}", graph=0, replay=0, node=node)
+        for node, (name, start, end, stream) in enumerate(stretches)
+    ]
+    edges = np.array([[0, 3], [1, 3], [1, 2], [3, 4], [2, 4]], np.int32)
+    analysis = analyse(timeline_of(ops, graphs=[Graph(0, "graph 0", Source.GIVEN, 5, edges)]))
+    check_invariants(analysis)
+    (report,) = analysis.reports[0]
+    waits = {analysis.timeline.name_of(join.row): (join.since_ns, join.waited_ns) for join in report.joins}
+    assert waits == {"r1": (20 * US, 80 * US), "r2": (40 * US, 80 * US)}
+    assert report.round.took_ns == 130 * US < sum(waited for _, waited in waits.values())
+    answer = report.answers[5]
+    assert answer.values["waited_ns"] == 100 * US
+    assert (answer.values["branch"], answer.values["branch_waited_ns"]) == ("r0", 80 * US)
+    assert answer.values["branches"] == ["r0 on stream 1: 1 join, 80.0 us", "r1 on stream 1: 1 join, 80.0 us"]
+    assert answer.text == (
+        "2 joins of branches side by side are on the path and wait 100.0 us, "
+        "longest for r0 on stream 1: 80.0 us in 1"
+    )
 
 
 def test_summary_has_median_p90_and_outliers() -> None:

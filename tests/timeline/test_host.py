@@ -59,6 +59,27 @@ def test_of_what_overlaps_the_one_that_began_last_has_the_time(
         assert [table.names[name] for name in cut.name[inside]] == [f"op {n}" for n in running[-1:]]
 
 
+def test_time_in_no_operation_has_the_name_of_the_innermost_mark() -> None:
+    """A mark over a whole step says nothing of what the host does; a phase's is called as the phase is."""
+    marks = [
+        ("ProfilerStep#3", 0, 100, "thread"),
+        ("step[TARGET_VERIFY bs=8]", 10, 60, "thread"),
+        ("prepare_for_verify", 20, 40, "thread"),
+        ("prepare_for_verify", 20, 90, "another thread"),
+    ]
+    ops = [Op("aten::cat", 30, 50, "thread", Kind.HOST), Op("call", 60, 62, "thread", Kind.HOST)]
+    ops += [Op("kernel", 70, 80, launch=1), Op("print", 0, 1, "another thread", Kind.HOST)]
+    deps = find_dependencies(timeline_of(ops, marks=marks))
+    found = host_work(deps, main_thread(deps, 0), Intervals(np.array([5, 45]), np.array([35, 80])))
+    assert dict(found) == {
+        BETWEEN: 5 + 18,
+        "code in verify": 10 + 10,
+        "code in prepare_for_verify": 10,
+        "aten::cat": 5 + 5,
+        "call": 2,
+    }
+
+
 def test_the_main_thread_is_the_one_that_launches() -> None:
     ops = [Op(f"busy {n}", n, n + 1, "other", Kind.HOST) for n in range(5)]
     ops += [Op("launch", 0, 1, "engine", Kind.HOST), Op("kernel", 2, 5, launch=5)]

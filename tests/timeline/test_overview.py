@@ -9,7 +9,7 @@ from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import focus, overviews, rank_lines, slowest
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import counted, duration, percent
+from slipstream.timeline.wording import counted, duration, percent, ranks_named
 from tests.timeline.places import real
 from tests.timeline.speculative import Shape, play
 
@@ -82,3 +82,15 @@ def test_words() -> None:
         "12.3 %",
     ]
     assert counted(2, "smaller part") == "2 smaller parts"
+    assert counted(1, "stretch", "stretches") == "1 stretch"
+    assert [counted(mean, "operation") for mean in (1.0, 7.3333, 0.5)] == [
+        "1 operation",
+        "7.33 operations",
+        "0.5 operations",
+    ]
+    assert [ranks_named(some) for some in ([2], [0, 1], [0, 1, 2, 3, 6], range(8))] == [
+        "rank 2",
+        "ranks 0 and 1",
+        "ranks 0 to 3 and 6",
+        "ranks 0 to 7",
+    ]

@@ -45,7 +45,7 @@ def unpack(text: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     model = msgspec.json.decode(data[4 : 4 + size])
     columns = {}
     for name, column in model["columns"].items():
-        kind = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f64": "<f8"}[column["type"]]
+        kind = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f64": "<f8", "i64": "<i8"}[column["type"]]
         assert (4 + size + column["at"]) % 8 == 0, "a browser reads no array across its alignment"
         values = np.frombuffer(data, kind, column["count"], 4 + size + column["at"]).astype(np.int64)
         values = values + column["least"]
@@ -76,6 +76,9 @@ def rows_of(table: Timeline, columns: dict[str, np.ndarray]) -> np.ndarray:
         [5, 0, 1 << 16, -3],
         [1 << 40, (1 << 40) + 1, (1 << 40) + 70_000],
         [-(1 << 52), 0, 1 << 53],
+        [-(1 << 53) + 1, (1 << 53) - 1, 0],
+        [(1 << 53) + 1, (1 << 61) + 7, -1],
+        [-(1 << 63), (1 << 63) - 1],
         list(range(0, 86_399_999_999_999, 7_777_777_777_777)),
     ],
 )
@@ -271,9 +274,15 @@ def test_a_second_of_host_time_and_bytes_of_many_digits() -> None:
     late = 86_399_000_000_000
     ops = [
         Op("a", 0, 5, bytes=(1 << 53) - 1, correlation=-5),
-        Op("b", late, late + 7 * US, correlation=1 << 61),
+        Op(
+            "b", late, late + 7 * US, correlation=(1 << 61) + 1, args={"id": 1 << 64, "small": 3, "yes": True}
+        ),
     ]
-    analysis = analyse(timeline_of(ops))
-    _, columns = carried(page(analysis))
+    analysis = analyse(timeline_of(ops, base_ns=1_694_039_968_956_739_001))
+    model, columns = carried(page(analysis))
     assert columns["start"].tolist() == [0, late]
     assert columns["bytes"].tolist() == [(1 << 53) - 1, -1]
+    assert columns["correlation"].tolist() == [-5, (1 << 61) + 1]
+    # What JavaScript's numbers would round is text.
+    assert model["baseNs"] == "1694039968956739001"
+    assert model["details"]["1"] == {"id": str(1 << 64), "small": 3, "yes": True}

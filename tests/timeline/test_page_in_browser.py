@@ -10,7 +10,7 @@ import pytest
 from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.report.html import page, write_html
-from slipstream.timeline.table import Kind
+from slipstream.timeline.table import Group, Kind
 from tests.timeline.chromium import Page, running
 from tests.timeline.speculative import US, Shape, graphs, play
 from tests.timeline.test_page import EVIL
@@ -138,6 +138,34 @@ def test_names_do_nothing(tab: Page, tmp_path: Path) -> None:
     assert (scripts, others) == (1, 0)  # the page's own; its data is taken away once read
     assert set(heads) == set(EVIL)
     assert "pwned" not in tab.run("return document.title")
+
+
+def test_long_ids_and_the_trace_s_own_clock_are_shown_to_the_last_digit(tab: Page, tmp_path: Path) -> None:
+    ids = [(1 << 53) + 1, (1 << 61) + 7, (1 << 63) - 3]
+    ops = [
+        Op("first", 0, 5, correlation=ids[0], group=0, sequence=ids[1], kind=Kind.COMM),
+        Op("second", 7 * US + 1, 9 * US, correlation=ids[1], args={"Comms Id": ids[2]}),
+        Op("third", 10 * US, 11 * US, correlation=5, group=0, sequence=2, kind=Kind.COMM),
+    ]
+    table = timeline_of(ops, base_ns=1_694_039_968_956_739_123, groups=[Group("all")])
+    shown(tab, analyse(table), tmp_path)
+    told = tab.run(
+        """
+        const told = [];
+        for (let e = 0; e < 3; e++) {
+          s.select(e);
+          const one = (item) => [item.querySelector("dt").textContent, item.querySelector("dd").textContent];
+          told.push(Object.fromEntries([...document.querySelectorAll("#inspect .facts > div")].map(one)));
+        }
+        return told;
+        """
+    )
+    assert [one["correlation"] for one in told] == [str(ids[0]), str(ids[1]), "5"]
+    assert [told[at]["group"] for at in (0, 2)] == [f"all, number {ids[1]}", "all, number 2"]
+    assert told[1]["Comms Id"] == str(ids[2])
+    clock = [one["start by the trace's clock"] for one in told]
+    assert clock == ["1694039968956739.123 us", "1694039968956746.124 us", "1694039968956749.123 us"]
+    assert tab.faults == []
 
 
 def test_the_policy_stops_what_is_not_the_page(tab: Page, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.edges import find_dependencies
 from slipstream.timeline.inference import BLOCKING_NS
-from slipstream.timeline.path import Piece, critical_path
+from slipstream.timeline.path import Piece
 from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.reschedule import make_model, reschedule
 from slipstream.timeline.rounds import RoundKind
@@ -159,41 +157,6 @@ def test_totals_equal_the_vendors(path: str) -> None:
     assert len(quality.vendor) >= 4
     for rank, word, theirs, ours in quality.vendor:
         assert abs(theirs - ours) <= 100, (rank, word)
-
-
-def test_the_event_edges_of_cuda_sync() -> None:
-    table = open_timeline(next(real("kineto/hta-critical-path/cuda_event_sync_multi_stream").glob("*.gz")))
-    deps = find_dependencies(table)
-    edges = deps.edges
-    events = np.flatnonzero(edges.kind == EdgeKind.EVENT)
-    assert len(events) == 1
-    src, dst = int(edges.src[events[0]]), int(edges.dst[events[0]])
-    # the gemm of stream 20 before what stream 24 does after its wait
-    assert (table.streams[table.stream[src]].key, table.streams[table.stream[dst]].key) == (20, 24)
-    assert table.correlation[src] == 27
-    assert table.correlation[dst] == 1411
-    table = open_timeline(next(real("kineto/hta-critical-path/cuda_event_sync").glob("*.gz")))
-    deps = find_dependencies(table)
-    call = table.name.tolist().index(table.names.index("cudaEventSynchronize"))
-    waited = [int(deps.edges.src[e]) for e in deps.edges_into(call) if table.on_device[deps.edges.src[e]]]
-    assert [table.correlation[row] for row in waited] == [1526]  # the spin kernel before the record
-
-
-def test_device_rows_of_the_path_are_those_of_htas_own_overlay() -> None:
-    folder = real("kineto/hta-critical-path/end_to_end/simple_add")
-    with gzip.open(folder / "output" / "overlaid_critical_path_trace.json.gz") as file:
-        events = [e for e in json.load(file)["traceEvents"] if (e.get("args") or {}).get("critical")]
-    events = [event for event in events if "dur" in event]
-    theirs = {(e["name"], e["ts"]) for e in events if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")}
-    table = open_timeline(folder / "input" / "trace.json.gz")
-    begin = min(event["ts"] for event in events) * 1000 - table.base_ns
-    path = critical_path(find_dependencies(table), begin, int(table.end_ns[table.is_work].max()))
-    ours = {
-        (table.name_of(row), (int(table.start_ns[row]) + table.base_ns) // 1000)
-        for row in path.row[path.piece == Piece.WORK].tolist()
-    }
-    assert len(theirs) == 22
-    assert ours == theirs
 
 
 def test_eight_ranks_and_who_came_last() -> None:

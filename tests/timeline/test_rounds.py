@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from slipstream.timeline.analysis import analyse
+from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.markers import read_marker
 from slipstream.timeline.padding import with_padding
 from slipstream.timeline.rounds import RoundKind, Route
 from slipstream.timeline.signatures import anchor, smallest_period
-from slipstream.timeline.table import Advanced, Source
+from slipstream.timeline.table import Advanced, Kind, Source
 from tests.timeline.speculative import US
 from tests.timeline.virtual import Node, Rank, World
 
@@ -288,3 +289,12 @@ def test_a_round_before_a_prefill_does_not_hold_the_wait_for_a_request() -> None
         assert report.path.length_ns == item.took_ns == sum(part.took_ns for part in report.parts)
     before = reports[3].round
     assert (before.end_ns, before.following) == (before.phases[-1].end_ns, -1)
+
+
+def test_a_trace_without_rounds_begins_with_its_first_operation_on_any_stream() -> None:
+    ops = [Op("copy", 0, 20, "stream 9", kind=Kind.COPY), Op("a", 50, 90), Op("b", 95, 120)]
+    analysis = analyse(timeline_of(ops))
+    (report,) = analysis.reports[0]
+    assert report.round.kind is RoundKind.WHOLE
+    assert (report.round.start_ns, report.round.end_ns) == (0, 120)
+    assert report.path.length_ns == 120

@@ -10,6 +10,7 @@ import numpy as np
 
 from slipstream.timeline import markers
 from slipstream.timeline.answers import answer_all
+from slipstream.timeline.belonging import Belonging
 from slipstream.timeline.breakdown import Join, Stretch, communication, joins, stretches
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies, find_dependencies
@@ -101,7 +102,7 @@ def analyse(
     """
     deps = find_dependencies(timeline, infer=infer)
     rounds = find_rounds(deps, width)
-    across = _across(deps, rounds)
+    across, belonging = _across(deps, rounds), Belonging(deps, rounds)
     told = _advanced(timeline, rounds, advanced)
     total = sum(len(items) for items in rounds.of_rank.values()) or 1
     done = 0
@@ -109,7 +110,7 @@ def analyse(
     for rank, items in rounds.of_rank.items():
         made: list[RoundReport] = []
         for item in items:
-            made.append(_report(deps, rounds, item, across, told.get((rank, item.number))))
+            made.append(_report(deps, rounds, belonging, item, across, told.get((rank, item.number))))
             done += 1
             if progress is not None:
                 progress(done / total)
@@ -120,11 +121,16 @@ def analyse(
 
 
 def _report(
-    deps: Dependencies, rounds: Rounds, item: Round, across: Across, advanced: tuple[float, ...] | None
+    deps: Dependencies,
+    rounds: Rounds,
+    belonging: Belonging,
+    item: Round,
+    across: Across,
+    advanced: tuple[float, ...] | None,
 ) -> RoundReport:
     before = item.following if item.following >= 0 else None
     path = critical_path(deps, item.start_ns, item.end_ns, before=before)
-    parts = stretches(deps, rounds, item, path)
+    parts = stretches(deps, belonging, item, path)
     comm = communication(deps, item)
     joined = joins(deps, path, rank=item.rank)
     facts = Facts(deps, rounds, item, parts, comm, joined, across)

@@ -14,15 +14,16 @@ from collections import Counter
 import numpy as np
 
 from slipstream.timeline import markers
-from slipstream.timeline.breakdown import short_name
+from slipstream.timeline.breakdown import Join, short_name, waited_together
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.host import host_work, main_thread
 from slipstream.timeline.overlap import Intervals, share, union
 from slipstream.timeline.padding_answers import draft_padding, verify_rows
-from slipstream.timeline.question import QUESTIONS, Across, Answer, Facts, Value, microseconds
+from slipstream.timeline.question import QUESTIONS, Across, Answer, Facts, Value
 from slipstream.timeline.rounds import Phase, RoundKind, Route
 from slipstream.timeline.table import Kind, Source
+from slipstream.timeline.wording import counted, duration
 
 EXTEND_PLANS = ("extend plan A", "extend plan B", markers.EXTEND_PLAN)
 
@@ -45,7 +46,7 @@ def _q1(facts: Facts) -> Answer:
     text = phase.route.value
     if forwards or "forwards" in phase.facts:  # ours with one draft has none: it is the extend's before
         values["forwards"] = forwards
-        text += f", {forwards} forward{'s' * (forwards != 1)}"
+        text += f", {counted(forwards, 'forward')}"
         if source is Source.INFERRED:
             text += " (inferred from kernels that recur)"
     return Answer(1, text, values, source)
@@ -75,7 +76,7 @@ def _q3(facts: Facts) -> Answer:
         return facts.without(3, "verify")
     gap = verify.start_ns - draft.end_ns
     if gap < 0:
-        text = f"none: verify begins {microseconds(-gap)} before the draft ends"
+        text = f"none: verify begins {duration(-gap)} before the draft ends"
         return Answer(3, text, {"seam_ns": 0, "overlap_ns": -gap}, facts.source)
     table = facts.deps.timeline
     low, high = np.searchsorted(table.start_ns, [draft.end_ns - facts.deps.longest_ns, verify.start_ns])
@@ -90,11 +91,11 @@ def _q3(facts: Facts) -> Answer:
         "device_ns": clipped.total_ns,
         "idle_ns": gap - clipped.total_ns,
     }
-    text = f"{microseconds(gap)}, of which a device works {microseconds(clipped.total_ns)}"
+    text = f"{duration(gap)}, of which a device works {duration(clipped.total_ns)}"
     if host:
-        values["host"] = [f"{name}: {microseconds(ns)}" for name, ns in host.most_common(5)]
+        values["host"] = [f"{name}: {duration(ns)}" for name, ns in host.most_common(5)]
         name, ns = host.most_common(1)[0]
-        text += f"; the host is longest in {name} ({microseconds(ns)})"
+        text += f"; the host is longest in {name} ({duration(ns)})"
     return Answer(3, text, values, facts.source)
 
 
@@ -109,7 +110,7 @@ def _host_between(facts: Facts, start_ns: int, end_ns: int) -> Counter[str]:
 def _q5(facts: Facts) -> Answer:
     plans = [phase for phase in facts.item.phases if phase.name in EXTEND_PLANS]
     if not plans:
-        if facts.item.kind is RoundKind.DECODE:
+        if facts.item.kind in (RoundKind.DECODE, RoundKind.PREFILL):
             return facts.without(5, "extend plan")
         return facts.missing(5, "no mark says which work plans the extend")
     table = facts.deps.timeline
@@ -124,9 +125,7 @@ def _q5(facts: Facts) -> Answer:
         part = share(phase.name, table.start_ns[phase.rows], table.end_ns[phase.rows], cover)
         key = phase.name.replace(" ", "_")
         values[f"{key}_ns"], values[f"{key}_covered_ns"] = part.total_ns, part.covered_ns
-        words.append(
-            f"{phase.name} {microseconds(part.total_ns)}, {microseconds(part.covered_ns)} of it covered"
-        )
+        words.append(f"{phase.name} {duration(part.total_ns)}, {duration(part.covered_ns)} of it covered")
     inside = np.concatenate([phase.rows for phase in plans])
     whole = share("extend plan", table.start_ns[inside], table.end_ns[inside], cover)
     values |= {"total_ns": whole.total_ns, "covered_ns": whole.covered_ns, "exposed_ns": whole.exposed_ns}
@@ -147,29 +146,36 @@ def _q6(facts: Facts) -> Answer:
     mine = [join for join in beside if join.on_path]
     counts: dict[str, Value] = {"joins": len(facts.joins), "side_by_side": len(beside), "on_path": len(mine)}
     if not mine:
-        text = f"none: {len(beside)} of {len(facts.joins)} joins are of branches side by side, none is on the path"
+        text = (
+            "no join of branches side by side is on the path "
+            f"({len(beside)} beside it, {counted(len(facts.joins), 'join')} in all)"
+        )
         return Answer(6, text, {**counts, "waited_ns": 0})
-    by_branch: dict[tuple[str, str], list[int]] = {}
+    by_branch: dict[tuple[str, str], list[Join]] = {}
     for join in mine:
         place = table.streams[deps.place[join.branch]].name
-        waited = by_branch.setdefault((short_name(table.name_of(join.branch)), place), [0, 0])
-        waited[0] += join.waited_ns
-        waited[1] += 1
+        by_branch.setdefault((short_name(table.name_of(join.branch)), place), []).append(join)
     guessed = any(join.confidence != Confidence.GIVEN for join in mine)
-    ordered = sorted(by_branch.items(), key=lambda item: -item[1][0])
-    (name, place), (ns, count) = ordered[0]
+    # Joins may wait through the same stretch of time, for one branch or for several: it counts once.
+    waited = [(*branch, len(its), waited_together(its, facts.item)) for branch, its in by_branch.items()]
+    waited.sort(key=lambda branch: -branch[3])
+    name, place, count, ns = waited[0]
+    total = waited_together(mine, facts.item)
     values: dict[str, Value] = {
         **counts,
-        "waited_ns": sum(join.waited_ns for join in mine),
+        "waited_ns": total,
         "branch": name,
         "branch_stream": place,
         "branch_waited_ns": ns,
-        "branches": [f"{n} on {s}: {c} joins, {microseconds(w)}" for (n, s), (w, c) in ordered[:5]],
+        "branches": [f"{n} on {s}: {counted(c, 'join')}, {duration(w)}" for n, s, c, w in waited[:5]],
     }
-    text = f"{len(mine)} joins of branches side by side are on the path; longest for {name} on {place}: "
-    return Answer(
-        6, f"{text}{microseconds(ns)} in {count}", values, Source.INFERRED if guessed else Source.GIVEN
-    )
+    are, wait = ("is", "waits") if len(mine) == 1 else ("are", "wait")
+    text = f"{counted(len(mine), 'join')} of branches side by side {are} on the path and {wait} {duration(total)}"
+    if len(waited) == 1:
+        text += f" for {name} on {place}"
+    else:
+        text += f", longest for {name} on {place}: {duration(ns)} in {count}"
+    return Answer(6, text, values, Source.INFERRED if guessed else Source.GIVEN)
 
 
 def _q7(facts: Facts) -> Answer:
@@ -186,13 +192,13 @@ def _q7(facts: Facts) -> Answer:
         "exposed_ns": whole.exposed_ns,
         "count": whole.count,
         "families": [
-            f"{part.what}: {microseconds(part.total_ns)}, exposed {microseconds(part.exposed_ns)}"
+            f"{part.what}: {duration(part.total_ns)}, exposed {duration(part.exposed_ns)}"
             for part in facts.comm[1:]
         ],
     }
     text = (
-        f"{microseconds(whole.total_ns)}, covered {microseconds(whole.covered_ns)}, "
-        f"exposed {microseconds(whole.exposed_ns)}"
+        f"{duration(whole.total_ns)}, covered {duration(whole.covered_ns)}, "
+        f"exposed {duration(whole.exposed_ns)}"
     )
     return Answer(7, text, values, source)
 
@@ -221,7 +227,8 @@ def _q8(facts: Facts) -> Answer:
         ]
         text = f"the routes differ: {'; '.join(words)}"
     if caused:
-        text += f"; the others waited {microseconds(caused)} for rank {last} in collectives"
+        others = "the other rank" if len(peers) == 2 else f"the {len(peers) - 1} other ranks together"
+        text += f"; {others} waited {duration(caused)} for rank {last} in collectives"
     if facts.deps.impossible_collectives:
         values["impossible_collectives"] = unclear = facts.deps.impossible_collectives
         text += f"; who came last is not sure: collectives left before all had come: {unclear}"
@@ -240,21 +247,21 @@ def _q9(facts: Facts) -> Answer:
     eager = facts.across.routed.get((markers.EXTEND, Route.EAGER))
     replay = facts.across.routed.get((markers.EXTEND, Route.REPLAY))
     memory = "its memory is not in this trace, because profilers do not record graph pools"
-    text = f"{phase.route.value}, {microseconds(phase.span_ns)}"
+    text = f"{phase.route.value}, {duration(phase.span_ns)}"
     if eager and replay:
         saved = eager[0] - replay[0]
         values["saved_ns"] = round(saved)
         text += (
-            f"; a replay saves {microseconds(saved)} "
-            f"(median of {eager[1]} eager against {replay[1]} replayed rounds)"
+            f"; a replay saves {duration(saved)} "
+            f"(median of {counted(eager[1], 'eager round')} against {counted(replay[1], 'replayed one')})"
         )
     elif phase.route is Route.EAGER:
         holes = phase.span_ns - phase.busy_ns
         values["saved_at_most_ns"] = holes
-        text += f"; a graph would save at most the {microseconds(holes)} in which it waits for launches"
+        text += f"; a graph would save at most the {duration(holes)} in which it waits for launches"
     else:
         text += "; what its graph saves is not in this trace, because no round ran it eagerly"
     return Answer(9, f"{text}; {memory}", values, facts.source)
 
 
-__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all", "microseconds"]
+__all__ = ["QUESTIONS", "Across", "Answer", "Facts", "answer_all"]

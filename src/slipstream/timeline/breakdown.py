@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from slipstream.timeline.belonging import Belonging, Stretches
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.host import BETWEEN, host_work, main_thread
 from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.path import Path, Piece
-from slipstream.timeline.rounds import Round, Rounds
+from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Int32, Kind
 
 
@@ -47,84 +49,43 @@ class Stretch:
         return self.work_ns + self.host_ns + self.delay_ns + self.unknown_ns
 
 
-def stretches(deps: Dependencies, rounds: Rounds, item: Round, path: Path) -> list[Stretch]:
+def stretches(deps: Dependencies, belonging: Belonging, item: Round, path: Path) -> list[Stretch]:
     """Return the path of a round by phases and seams, in the order of time; they sum to the path's length.
 
     Args:
         deps: rows and edges.
-        rounds: all of them.
+        belonging: what belongs to which phase.
         item: the round.
         path: its path.
     """
-    names, before, after = _phases_around(deps, rounds, item, path)
-    took = path.ends_ns - path.starts_ns
-    key = before.astype(np.int64) * len(names) + after
+    cut = belonging.of(item, path)
+    names, took = cut.names, cut.end_ns - cut.start_ns
+    key = cut.before.astype(np.int64) * len(names) + cut.after
     found: list[Stretch] = []
     values, first = np.unique(key, return_index=True)
     for value in values[np.argsort(first)].tolist():
         mine = key == value
         one, other = names[value // len(names)], names[value % len(names)]
-        sums = np.bincount(path.piece[mine], took[mine], len(Piece)).astype(np.int64).tolist()
+        sums = np.bincount(cut.piece[mine], took[mine], len(Piece)).astype(np.int64).tolist()
         stretch = Stretch(one if one == other else f"{one} → {other}", one != other, *sums)
-        stretch.host = _host_names(deps, path, mine & (path.piece == Piece.HOST))
-        unknown = mine & (path.piece == Piece.UNKNOWN)
+        stretch.host = _host_names(deps, cut, mine & (cut.piece == Piece.HOST))
+        unknown = mine & (cut.piece == Piece.UNKNOWN)
         thread = main_thread(deps, item.rank) if unknown.any() else -1
         if thread >= 0:
-            idle = Intervals(path.starts_ns[unknown], path.ends_ns[unknown])
+            idle = Intervals(cut.start_ns[unknown], cut.end_ns[unknown])
             stretch.meanwhile = host_work(deps, thread, idle)
         found.append(stretch)
     return found
 
 
-def _phases_around(
-    deps: Dependencies, rounds: Rounds, item: Round, path: Path
-) -> tuple[list[str], Int32, Int32]:
-    """Return the names of phases, and for each piece the number of the one before it and the one after it.
-
-    Both are its own for work.
-    """
-    names: dict[str, int] = {}
-    rows = np.maximum(path.row, 0)
-    own = np.full(len(path), -1, np.int32)
-    worked = (path.piece == Piece.WORK) & (path.row >= 0)
-    keys = np.stack((deps.timeline.rank[rows], rounds.round_of[rows], rounds.phase_of[rows]))[:, worked]
-    if worked.any():
-        kinds, which = np.unique(keys, axis=1, return_inverse=True)
-        numbers = [
-            names.setdefault(_phase_name(rounds, item, *kind), len(names)) for kind in kinds.T.tolist()
-        ]
-        own[worked] = np.array(numbers, np.int32)[which.ravel()]
-    at = np.arange(len(path))
-    known = np.flatnonzero(own >= 0)
-    first = int(own[known[0]]) if len(known) else names.setdefault(item.phases[0].name, len(names))
-    last = int(own[known[-1]]) if len(known) else first
-    start = names.setdefault("previous round", len(names)) if item.number else first
-    end = names.setdefault("next round", len(names)) if item.following >= 0 else last
-    back = np.maximum.accumulate(np.where(own >= 0, at, -1))
-    ahead = np.minimum.accumulate(np.where(own >= 0, at, len(path))[::-1])[::-1]
-    padded = np.append(own, end)
-    before = np.where(back >= 0, own[np.maximum(back, 0)], start).astype(np.int32)
-    return list(names), before, padded[ahead].astype(np.int32)
-
-
-def _phase_name(rounds: Rounds, item: Round, rank: int, number: int, index: int) -> str:
-    """Name the phase of a row, as seen from a round."""
-    mine = rounds.of_rank.get(rank, ())
-    if number < 0 or number >= len(mine):
-        return "outside"
-    if number < item.number:
-        return "previous round"
-    return mine[number].phases[index].name if 0 <= index < len(mine[number].phases) else "outside"
-
-
-def _host_names(deps: Dependencies, path: Path, which: Bool) -> Counter[str]:
+def _host_names(deps: Dependencies, cut: Stretches, which: Bool) -> Counter[str]:
     """Name the host's time of some pieces, each by the thread that it belongs to."""
     found: Counter[str] = Counter()
-    rows = path.row[which]
+    rows = cut.row[which]
     threads = np.where((rows >= 0) & ~deps.timeline.on_device[rows], deps.timeline.stream[rows], -1)
     for thread in np.unique(threads).tolist():
         mine = threads == thread
-        starts, ends = path.starts_ns[which][mine], path.ends_ns[which][mine]
+        starts, ends = cut.start_ns[which][mine], cut.end_ns[which][mine]
         if thread < 0:
             found[BETWEEN] += int((ends - starts).sum())
         else:
@@ -147,6 +108,7 @@ class Join:
         row: what waited.
         branch: the work that was done last.
         other: the work that was done before it, on another stream.
+        since_ns: when the other was done.
         waited_ns: how much later the branch was done: what the join would gain if it were faster.
         kind: the EdgeKind that the branch was waited for by.
         confidence: of that edge.
@@ -157,6 +119,7 @@ class Join:
     row: int
     branch: int
     other: int
+    since_ns: int
     waited_ns: int
     kind: int
     confidence: int
@@ -186,6 +149,7 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
                 row,
                 branch,
                 other,
+                int(deps.ready_ns[second]),
                 int(deps.ready_ns[last] - deps.ready_ns[second]),
                 int(edges.kind[last]),
                 int(edges.confidence[last]),
@@ -221,6 +185,13 @@ def _last_two(deps: Dependencies, rows: Int32) -> list[list[int]]:
     pairs = np.flatnonzero(begins[:-1] & ~begins[1:])
     found: list[list[int]] = np.stack((into[pairs], into[pairs + 1]), axis=1).tolist()
     return found
+
+
+def waited_together(found: Sequence[Join], item: Round) -> int:
+    """Return how much of a round's time some joins waited: what several wait for at one time counts once."""
+    since = np.array([join.since_ns for join in found], np.int64)
+    waited = np.array([join.waited_ns for join in found], np.int64)
+    return union(since, since + waited).clip(item.start_ns, item.end_ns).total_ns
 
 
 def _begun(deps: Dependencies, row: int) -> int:

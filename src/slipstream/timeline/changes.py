@@ -26,6 +26,7 @@ from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.reschedule import Model, delays
 from slipstream.timeline.rounds import Phase, Rounds, Route
 from slipstream.timeline.table import Bool, Int64, Kind
+from slipstream.timeline.wording import counted
 
 _KINDS = {
     "kernel": Kind.KERNEL,
@@ -292,7 +293,7 @@ def _remove_wait(deps: Dependencies, model: Model, inputs: Inputs, change: Remov
     inputs.without |= np.isin(model.edge, gone)
     inputs.touched[edges.dst[gone]] = True
     inputs.remarks.append(
-        f"{len(gone)} waits removed; whether the result would still be right is not checked"
+        f"{counted(len(gone), 'wait')} removed; whether the result would still be right is not checked"
     )
 
 
@@ -318,7 +319,8 @@ def _bucket(deps: Dependencies, rounds: Rounds, inputs: Inputs, change: Bucket) 
     over = [phase for phase in old if phase.facts.get("requests", 0) > change.new]
     if over:
         inputs.remarks.append(
-            f"{len(over)} of {len(old)} phases have more than {change.new} requests; left as they are"
+            f"more than {counted(change.new, 'request')} in {len(over)} of {counted(len(old), 'phase')}: "
+            "left as they are"
         )
     measured: set[str] = set()
     for name in {phase.name for phase in old}:
@@ -359,8 +361,8 @@ def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inpu
     for phase in eager:
         work = phase.rows[table.kind[phase.rows] != Kind.COMM]
         later[work[1:]] = True
-        if len(work) and phase.host_ns is not None:
-            _begin_at_once(deps, model, inputs, int(table.launch[work[0]]), phase.host_ns[0])
+        if len(work) and phase.host is not None:
+            _begin_at_once(deps, model, inputs, int(table.launch[work[0]]), phase.host.start_ns)
     calls = np.zeros(len(table), np.bool_)
     calls[table.launch[later & (table.launch >= 0)]] = True
     dst = np.minimum(model.dst, len(table) - 1)
@@ -374,7 +376,7 @@ def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inpu
         inputs.work_ns[careful][calls] = 0
     inputs.touched |= later
     inputs.remarks.append(
-        f"{len(eager)} eager extends as one launch each, {gap} ns between their kernels, "
+        f"{counted(len(eager), 'eager extend')} as one launch each, {gap:,} ns between their kernels, "
         "which take as long as they did"
     )
 

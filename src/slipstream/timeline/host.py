@@ -1,23 +1,28 @@
 """What a thread did, by the innermost of its operations: which function the time of a seam went to.
 
+prepare (a mark)      ███████
 aten::linear  ██████████████         ██████
 cudaLaunch       ██    ██
-innermost     lllccllllccll.........llllll       l linear, c cudaLaunch, . nothing in the trace
+innermost     lllccllllccllp........llllll       l linear, c cudaLaunch, p code in prepare, . nothing in the trace
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from slipstream.timeline.edges import Dependencies
-from slipstream.timeline.overlap import Intervals, covered_ns
+from slipstream.timeline.markers import read_marker
+from slipstream.timeline.overlap import Intervals, covered_ns, subtract, union
 from slipstream.timeline.table import Int32, Int64, Timeline
 
 #: How the host's time is called in which its thread shows no operation.
 BETWEEN = "(no operation of the host in the trace)"
+#: Marks over whole steps, as PyTorch's profiler numbers them.
+_STEP = re.compile(r"ProfilerStep|\W*$")
 
 
 @dataclass(frozen=True)
@@ -33,18 +38,55 @@ class Innermost:
     end_ns: Int64
     name: Int32
 
+    def within(self, when: Intervals) -> Innermost:
+        """Return the stretches that reach into a set of time, which is not empty."""
+        low = int(np.searchsorted(self.end_ns, when.start_ns[0], side="right"))
+        high = int(np.searchsorted(self.start_ns, when.end_ns[-1]))
+        return Innermost(self.start_ns[low:high], self.end_ns[low:high], self.name[low:high])
+
+    def sums(self, when: Intervals) -> list[tuple[int, int]]:
+        """Return (name, time in a set) of each name that has any."""
+        used, which = np.unique(self.name, return_inverse=True)
+        took = np.bincount(which, covered_ns(self.start_ns, self.end_ns, when), len(used)).astype(np.int64)
+        return [(name, ns) for name, ns in zip(used.tolist(), took.tolist(), strict=True) if ns]
+
 
 def innermost(timeline: Timeline, thread: int) -> Innermost:
     """Cut the time of a thread; of operations that overlap without nesting the one that began last has it."""
     rows = np.flatnonzero((timeline.stream == thread) & (timeline.dur_ns > 0))
-    start, end, name = timeline.start_ns[rows], timeline.end_ns[rows], timeline.name[rows]
+    return cut_by_innermost(timeline.start_ns[rows], timeline.end_ns[rows], timeline.name[rows])
+
+
+def innermost_marks(timeline: Timeline, thread: int) -> Innermost:
+    """Cut the time of a thread by its marks the same way; those over whole steps say nothing and are left out."""
+    marks = timeline.marks
+    mine = np.flatnonzero((marks.stream == thread) & (marks.end_ns > marks.start_ns))
+    used = np.unique(marks.name[mine])
+    telling = used[[_tells(timeline.names[number]) for number in used.tolist()]]
+    mine = mine[np.isin(marks.name[mine], telling)]
+    return cut_by_innermost(marks.start_ns[mine], marks.end_ns[mine], marks.name[mine])
+
+
+def _tells(mark: str) -> bool:
+    """Whether a mark says what the host does, and not only which step it is in."""
+    known = read_marker(mark)
+    return bool(known.phase) if known is not None else not _STEP.match(mark)
+
+
+def cut_by_innermost(start: Int64, end: Int64, name: Int32) -> Innermost:
+    """Give each stretch of time to the innermost of some operations.
+
+    Args:
+        start, end: int64 [N], ascending by (start, end descending), none empty.
+        name: int32 [N], what stands in the result for each.
+    """
     outer = _enclosing(start, end)
     if outer is None:
         return _one_by_one(start.tolist(), end.tolist(), name.tolist())
     # The moments at which the innermost changes, and to what. Of those at one moment the last counts: ends of
     # the outer after ends of the inner, then beginnings.
     moment = np.concatenate((end[::-1], start))
-    becomes = np.concatenate((outer[::-1], np.arange(len(rows))))
+    becomes = np.concatenate((outer[::-1], np.arange(len(start))))
     order = np.argsort(moment, kind="stable")
     moment, becomes = moment[order], becomes[order]
     taken = np.flatnonzero((moment[1:] > moment[:-1]) & (becomes[:-1] >= 0))
@@ -119,22 +161,26 @@ def host_work(deps: Dependencies, thread: int, when: Intervals) -> Counter[str]:
     """
     table = deps.timeline
     if thread not in deps.threads:
-        deps.threads[thread] = innermost(table, thread)
-    cut = deps.threads[thread]
+        deps.threads[thread] = innermost(table, thread), innermost_marks(table, thread)
+    by_operation, by_mark = deps.threads[thread]
     found: Counter[str] = Counter()
     if not len(when):
         return found
-    low = int(np.searchsorted(cut.end_ns, when.start_ns[0], side="right"))
-    high = int(np.searchsorted(cut.start_ns, when.end_ns[-1]))
-    took = covered_ns(cut.start_ns[low:high], cut.end_ns[low:high], when)
-    name = cut.name[low:high]
-    used, which = np.unique(name, return_inverse=True)
-    for number, sum_ns in zip(
-        used.tolist(), np.bincount(which, took, len(used)).astype(np.int64).tolist(), strict=True
-    ):
-        if sum_ns:
-            found[table.names[number]] += sum_ns
-    rest = when.total_ns - int(took.sum())
+    cut = by_operation.within(when)
+    for number, ns in cut.sums(when):
+        found[table.names[number]] += ns
+    rest = when.total_ns - found.total()
+    if rest and len(by_mark.name):
+        outside = subtract(when, union(cut.start_ns, cut.end_ns))
+        for number, ns in by_mark.within(outside).sums(outside):
+            found[code_in(table.names[number])] += ns
+            rest -= ns
     if rest:
         found[BETWEEN] += rest
     return found
+
+
+def code_in(mark: str) -> str:
+    """Name the host's time that no operation but a mark is over."""
+    known = read_marker(mark)
+    return f"code in {known.phase if known is not None else mark}"

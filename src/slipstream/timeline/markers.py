@@ -29,6 +29,8 @@ DECODE: Final = "decode"
 #: vLLM's forward is a verification where it holds drafts, a decoding step or a prefill where it does not.
 FORWARD: Final = "forward"
 PREPARE: Final = "prepare"
+#: Work of a step outside of its marked phases, before, between and behind them: its span says nothing.
+OTHER: Final = "other"
 
 #: Phases that only a speculative round has.
 SPECULATIVE: Final = frozenset(

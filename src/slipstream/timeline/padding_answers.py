@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from slipstream.timeline import markers
 from slipstream.timeline.padding import ROW_FACTS
-from slipstream.timeline.question import Answer, Facts, Value, microseconds
+from slipstream.timeline.question import Answer, Facts, Value
 from slipstream.timeline.rounds import Phase
 from slipstream.timeline.table import Source
+from slipstream.timeline.wording import counted, duration
 
 #: How a user says what marks leave out.
 OPTION = "--width"
@@ -26,9 +27,9 @@ def draft_padding(facts: Facts) -> Answer:
     padded = bucket - requests
     values: dict[str, Value] = {"bucket": bucket, "requests": requests, "padded_slots": padded}
     values["padded_ns"] = cost = round(phase.busy_ns * padded / bucket) if bucket else 0
-    text = f"{requests} requests in a bucket of {bucket}: {padded} padded"
+    text = f"{counted(requests, 'request')} in a bucket of {bucket}: {padded} padded"
     if padded:
-        text += f", at most {microseconds(cost)} of {microseconds(phase.busy_ns)}"
+        text += f", at most {duration(cost)} of {duration(phase.busy_ns)}"
     return Answer(2, text, values)
 
 
@@ -59,7 +60,7 @@ def verify_rows(facts: Facts) -> Answer:
         text += f", padded {padded}"
     else:
         padded = values["padded_slots"] = known["bucket"] - known["requests"]
-        text += f", padded {padded} slots"
+        text += f", padded {counted(padded, 'slot')}"
     values["padded_ns" if inferred or not padded else "padded_at_most_ns"] = cost
     if padded:
         text += f", which cost {how}"
@@ -96,5 +97,5 @@ def _cost(facts: Facts, phase: Phase) -> tuple[int, str, bool]:
     slope = facts.across.ns_per_row.get(markers.VERIFY)
     if slope is not None and padded and "width" in phase.facts:
         cost = round(min(most, max(0.0, slope * padded * phase.facts["width"])))
-        return cost, f"{microseconds(cost)} by rounds with other rows", True
-    return most, f"at most {microseconds(most)} of {microseconds(phase.busy_ns)}", False
+        return cost, f"{duration(cost)} by rounds with other rows", True
+    return most, f"at most {duration(most)} of {duration(phase.busy_ns)}", False

@@ -83,17 +83,16 @@ class Facts:
         """Return the answer of a question on a phase that the round does not have."""
         if self.item.kind is RoundKind.DECODE:
             return self.missing(question, f"this is a plain decoding step: it has no {phase}")
+        if self.item.kind is RoundKind.PREFILL:
+            return self.missing(question, f"this is a prefill: it has no {phase}")
         verify = self.item.phase(markers.VERIFY)
         if verify is not None and verify.facts.get("width") == 1:
-            return self.missing(question, f"nothing was drafted (verify has one row a request): it has no {phase}")
+            return self.missing(
+                question, f"nothing was drafted (verify has one row a request): it has no {phase}"
+            )
         return self.missing(question, f"no work of this round is known to be its {phase}")
 
     @property
     def source(self) -> Source:
         """How the phases are known."""
         return self.rounds.source
-
-
-def microseconds(ns: float) -> str:
-    """Return a time as people read it."""
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"

@@ -3,10 +3,10 @@
     round 17     [ draft | seam | verify | accept | extend | seam ]
     plan stream                     [extend plan A]                 phases may overlap, rounds do not
 
-A round begins where its first operation on the home stream begins, or a plan before it that nothing of the round
-before runs beside; and ends where the next one begins: what the host does in between is a cost of the round. Before a
-prefill it ends with its own last operation: between the two a server may have waited for somebody to ask. A plain
-decoding step is a round of one phase.
+A round begins where its first operation on the home stream begins, or a plan before it that nothing of the
+round before runs beside; and ends where the next one begins: what the host does in between is a cost of the round.
+Before a prefill it ends with its own last operation: between the two a server may have waited for somebody to
+ask. A plain decoding step is a round of one phase.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,14 @@ class Route(StrEnum):
     UNKNOWN = "unknown"
 
 
+class HostMark(NamedTuple):
+    """A phase's mark on the host: when it began and ended, and on which thread, a stream of the table."""
+
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase of one round.
@@ -57,7 +66,7 @@ class Phase:
         route: how it ran, and whether the trace says so or its rows show it.
         facts: what marks say: requests, bucket, width, rows, padded_rows, forwards, topk, tokens.
         graphs: the graphs that it replayed, in order, a replay each.
-        host_ns: when the host's mark over it began and ended, if there was one.
+        host: the host's mark over it, if there was one.
         told: which of the facts the user said, and no mark.
     """
 
@@ -69,7 +78,7 @@ class Phase:
     route: Route
     facts: Mapping[str, int] = field(default_factory=dict)
     graphs: tuple[int, ...] = ()
-    host_ns: tuple[int, int] | None = None
+    host: HostMark | None = None
     told: tuple[str, ...] = ()
 
     @property
@@ -149,9 +158,9 @@ class Rounds:
 
 @dataclass
 class Cut:
-    """A round before its rows are known: phases as (name, facts, host's stretch)."""
+    """A round before its rows are known: phases as (name, facts, the host's mark)."""
 
-    phases: list[tuple[str, dict[str, int], tuple[int, int] | None]]
+    phases: list[tuple[str, dict[str, int], HostMark | None]]
     kind: RoundKind
     facts: dict[str, int] = field(default_factory=dict)
 
@@ -238,7 +247,7 @@ def _with_rows(
         mine = rows[bounds[index] : bounds[index + 1]]
         name = cuts.cuts[index].phases[in_phase[bounds[index]]][0]
         alone = name in PLANS and table.start_ns[mine[0]] >= ended_ns
-        firsts.append(int(mine[0]) if alone else _first(deps, home, mine))
+        firsts.append(int(mine[0]) if alone else _first(deps, home, mine, cuts.cuts[index]))
         ended_ns = max(ended_ns, int(table.end_ns[mine].max()))
     starts = np.maximum.accumulate(table.start_ns[firsts]) if kept else np.empty(0, np.int64)
     made: list[Round] = []
@@ -279,8 +288,9 @@ def _turns_to_prefill(cut: Cut, following: Cut) -> bool:
     return cut.kind is not RoundKind.PREFILL and following.kind is RoundKind.PREFILL
 
 
-def _first(deps: Dependencies, home: int, rows: Int32) -> int:
-    at_home = rows[deps.place[rows] == home]
+def _first(deps: Dependencies, home: int, rows: Int32, cut: Cut) -> int:
+    """Return the row that a round begins with; a trace without rounds begins with its first, on any stream."""
+    at_home = rows[deps.place[rows] == home] if cut.kind is not RoundKind.WHOLE else rows
     return int(at_home[0] if len(at_home) else rows[0])
 
 

@@ -8,11 +8,13 @@ import numpy as np
 
 from slipstream.timeline import markers
 from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host_marks import HostMarks
 from slipstream.timeline.markers import Marker, read_marker
 from slipstream.timeline.order import Rows
-from slipstream.timeline.rounds import Cut, Cuts, RoundKind, Rounds, Route, assemble_rounds
+from slipstream.timeline.rounds import Cut, Cuts, HostMark, RoundKind, Rounds, Route, assemble_rounds
 from slipstream.timeline.signatures import cut_by_graphs, cut_by_kernels, whole
 from slipstream.timeline.table import Bool, Int32, Int64, Source, Timeline
+from slipstream.timeline.wording import counted
 
 #: Phases that follow a prefill as parts of it.
 _AFTER_PREFILL = frozenset({markers.EXTEND, markers.ACCEPT, "postprocess", "bookkeep"})
@@ -59,7 +61,7 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
     if not marked:
         return None
     steps = _steps(_outermost(marked))
-    cuts = [_cut_of(step) for step in steps]
+    cuts = [_cut_of(step, on_device) for step in steps]
     if on_device:
         cut_of, phase_of = _by_device_time(deps, steps, cuts, mine)
     else:
@@ -75,9 +77,8 @@ def _cut_by_marks(deps: Dependencies, rows: Rows, rank: int, mine: Int32) -> Cut
         stacks = ["Slipstream"]  # "draft" and "verify" are its names too
     found = sorted({phase.marker.phase for step in steps for phase in step.phases} - {""})
     where = "the device's streams" if on_device else "the host's threads"
-    evidence = (
-        f"{len(marked)} marks of {' and '.join(stacks)} on {where}: {', '.join(found) or 'whole steps'}"
-    )
+    evidence = f"{counted(len(marked), 'mark')} of {' and '.join(stacks)} on {where}: "
+    evidence += ", ".join(found) or "whole steps"
     return Cuts(cuts, evidence, Source.GIVEN, mine, cut_of, phase_of, routes)
 
 
@@ -170,7 +171,7 @@ def _begins_step(phase: str, step: _Step, has_step_marks: bool) -> bool:
     return phase in present or (markers.VERIFY in present and phase in _FIRST)
 
 
-def _cut_of(step: _Step) -> Cut:
+def _cut_of(step: _Step, on_device: bool) -> Cut:
     """Name a step's phases and say what it is."""
     facts = step.facts
     names = [item.marker.phase for item in step.phases]
@@ -179,13 +180,13 @@ def _cut_of(step: _Step) -> Cut:
         forward = markers.PREFILL
     else:
         forward = markers.VERIFY if drafts else markers.DECODE
-    phases: list[tuple[str, dict[str, int], tuple[int, int] | None]] = []
+    phases: list[tuple[str, dict[str, int], HostMark | None]] = []
     for item in step.phases:
         name = forward if item.marker.phase == markers.FORWARD else item.marker.phase
         own = dict(item.marker.facts)
         if name in (markers.VERIFY, markers.DECODE):
             own = {**{key: facts[key] for key in ("requests", "rows", "width") if key in facts}, **own}
-        phases.append((name, own, (item.start_ns, item.end_ns)))
+        phases.append((name, own, None if on_device else HostMark(item.start_ns, item.end_ns, item.stream)))
     if not phases:
         phases.append((forward, {key: value for key, value in facts.items() if key != "context"}, None))
     named = {name for name, _, _ in phases}
@@ -205,24 +206,17 @@ def _by_issue(rows: Rows, steps: list[_Step], cuts: list[Cut], mine: Int32) -> t
     """
     timeline = rows.timeline
     begins = np.array([step.start_ns for step in steps], np.int64)
-    flat = [
-        (item.start_ns, item.end_ns, number, index)
+    marks = HostMarks(
+        (HostMark(item.start_ns, item.end_ns, item.stream), number, index)
         for number, step in enumerate(steps)
         for index, item in enumerate(step.phases)
-    ]
-    flat.sort()
-    starts = np.array([item[0] for item in flat], np.int64)
-    ends = np.array([item[1] for item in flat], np.int64)
-    owner = np.array([item[2] for item in flat] or [-1], np.int32)
-    index_of = np.array([item[3] for item in flat] or [-1], np.int32)
+    )
     issue = rows.issue_ns[mine]
+    call = np.maximum(timeline.launch[mine], 0)
+    thread = np.where(timeline.launch[mine] >= 0, timeline.stream[call], -1)
+    number, phase_of = marks.at(issue, thread)
     cut_of = np.searchsorted(begins, issue, side="right").astype(np.int32) - 1
-    phase_of = np.full(len(mine), -1, np.int32)
-    if flat:
-        at = np.searchsorted(starts, issue, side="right") - 1
-        inside = (at >= 0) & (issue < ends[at])
-        cut_of[inside] = owner[at[inside]]
-        phase_of[inside] = index_of[at[inside]]
+    cut_of = np.where(phase_of >= 0, number, cut_of)
     unknown = timeline.launch[mine] < 0
     if unknown.any():
         cut_of, phase_of = _carry(rows, mine, unknown, cut_of, phase_of)
@@ -284,5 +278,5 @@ def _put_aside(steps: list[_Step], cuts: list[Cut], cut_of: Int32, phase_of: Int
     for number in np.unique(cut_of[outside & work]).tolist():
         cut = cuts[number]
         if steps[number].phases:
-            cut.phases.append(("other", {}, None))
+            cut.phases.append((markers.OTHER, {}, None))
         phase_of[outside & (cut_of == number)] = len(cut.phases) - 1

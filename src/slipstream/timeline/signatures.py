@@ -18,6 +18,7 @@ from slipstream.timeline import markers
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.rounds import Cut, Cuts, RoundKind, home_stream
 from slipstream.timeline.table import Int32, Int64, Source
+from slipstream.timeline.wording import counted
 
 #: A sequence has a period if this share of it equals what stands a period later.
 _ALIKE = 0.9
@@ -204,7 +205,8 @@ def _cuts_of_runs(
     phase_of = np.where(known, index_of[np.maximum(at, 0)], -1).astype(np.int32)
     graphs = len(np.unique(replays.family))
     evidence = (
-        f"no marks; {len(replays.start_ns)} replays of {graphs} kinds of graph recur with a period of {period}"
+        f"no marks; {counted(len(replays.start_ns), 'replay')} of "
+        f"{counted(graphs, 'kind of graph', 'kinds of graph')} recur with a period of {period}"
         + (f", read as {', '.join(roles)} by their lengths" if kind is RoundKind.ROUND else "")
     )
     return Cuts(cuts, evidence, Source.INFERRED, mine, cut_of, phase_of)
@@ -230,8 +232,9 @@ def cut_by_kernels(deps: Dependencies, rank: int, mine: Int32) -> Cuts | None:
     phase_of = np.where(cut_of >= 0, 0, -1).astype(np.int32)
     cuts = [Cut([(STEP, {}, None)], RoundKind.STRETCH) for _ in positions]
     evidence = (
-        f"no marks and no replays in turn; {table.names[name]!r} begins each of {len(positions)} stretches "
-        f"of {length} operations: steps, or layers of one"
+        f"no marks and no replays in turn; {table.names[name]!r} begins each of "
+        f"{counted(len(positions), 'stretch', 'stretches')} of {counted(length, 'operation')}: "
+        "steps, or layers of one"
     )
     return Cuts(cuts, evidence, Source.INFERRED, mine, cut_of, phase_of)
 

@@ -14,11 +14,11 @@ from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.changes import Bucket, Change, Host, Inputs, Scale, apply
 from slipstream.timeline.edge_types import Confidence
 from slipstream.timeline.overlap import union
-from slipstream.timeline.question import microseconds
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
 from slipstream.timeline.rounds import Round
 from slipstream.timeline.table import Bool, Kind
 from slipstream.timeline.unexplained import relax, unexplained
+from slipstream.timeline.wording import counted, duration
 
 #: A change of less than this share is called none.
 _NONE = 0.005
@@ -93,13 +93,15 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
     on_path = _on_path(analysis, rank, items, inputs.touched)
     remarks = list(inputs.remarks)
     if model.broken:
-        remarks.append(f"{model.broken} dependencies were left out: they close a circle")
+        remarks.append(
+            f"left out: {counted(model.broken, 'dependency that closes', 'dependencies that close')} a circle"
+        )
     held = unexplained(model)
     if held.any():
         kept = "from unchanged to changed with what ran meanwhile" if moved else "kept"
         remarks.append(
-            f"{int(held.sum())} delays of more than 100 us that nothing in the trace explains "
-            f"({int(model.bound_ns[held].sum()) / 1e6:.1f} ms): {kept}"
+            f"{counted(int(held.sum()), 'delay')} of more than 100 us that nothing in the trace explains "
+            f"({duration(int(model.bound_ns[held].sum()))}): {kept}"
         )
     touched = inputs.touched & (deps.timeline.rank == rank)
     faster = all(not isinstance(change, Scale | Host) or change.factor <= 1 for change in changes)
@@ -217,14 +219,12 @@ def _text(result: WhatIf, faster: bool) -> str:
         if share > 1:
             text = f"no gain: {share:.1f} % of the path is what changes, and other waits take its place"
     elif abs(high - low) < _NONE * before:
-        text = f"{_signed(high)} of {microseconds(before)} a round ({_share(high / before)})"
+        text = f"{_signed(high)} of {duration(before)} a round ({_share(high / before)})"
     else:
         between = f"{_signed(low)} to {_signed(high)}"
         if low * high >= 0:
-            between = (
-                f"{'costs' if low < 0 else 'saves'} {microseconds(abs(low))} to {microseconds(abs(high))}"
-            )
-        text = f"{between} of {microseconds(before)} a round"
+            between = f"{'costs' if low < 0 else 'saves'} {duration(abs(low))} to {duration(abs(high))}"
+        text = f"{between} of {duration(before)} a round"
         text += f" ({_share(low / before)} to {_share(high / before)})"
     if result.limit_ns is not None:
         limit = before - _mean(result.limit_ns)
@@ -240,4 +240,4 @@ def _share(gain: float) -> str:
 
 
 def _signed(gain_ns: float) -> str:
-    return f"{'saves' if gain_ns >= 0 else 'costs'} {microseconds(abs(gain_ns))}"
+    return f"{'saves' if gain_ns >= 0 else 'costs'} {duration(abs(gain_ns))}"

@@ -257,7 +257,7 @@ class _Reader:
         """Number the device's streams first, then the threads."""
         part = self.part
         part.streams = [
-            Stream(0, _number(device), f"stream {stream}", _number(stream)) for device, stream in self.lanes
+            Stream(0, _number(device), _stream_name(stream), _number(stream)) for device, stream in self.lanes
         ]
         devices = len(part.streams)
         for pid, tid in self.threads:
@@ -377,6 +377,11 @@ def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
         return None if raw is None else msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
         return None
+
+
+def _stream_name(stream: Any) -> str:
+    """Name a stream; what CUPTI writes of the whole context has the stream -1, in some versions without a sign."""
+    return "no stream" if _number(stream) in (-1, 0xFFFFFFFF) else f"stream {stream}"
 
 
 def _number(value: Any) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from slipstream.errors import UsageError
 from slipstream.timeline.analysis import Analysis, RoundReport
 from slipstream.timeline.table import Bool, Int64, Kind
+from slipstream.timeline.wording import counted
 
 #: Rounds that are told of at each end of the distribution, and around its middle.
 _TELLING = 5
@@ -78,11 +79,11 @@ def rounds_numbered(analysis: Analysis, number: int) -> list[RoundReport]:
 def _words(total: int, kept: int, shown: int, rounds: int, cut: int) -> str:
     if kept == total:
         return ""
-    text = f"This page shows {kept:,} of {total:,} operations"
+    text = f"This page shows {kept:,} of {counted(total, 'operation')}"
     if shown < rounds:
-        text += f": those of {shown:,} of {rounds:,} rounds"
+        text += f": those of {shown:,} of {counted(rounds, 'round')}"
     if cut > 0:
-        text += f", without the {cut:,} shortest calls of the host"
+        text += f", without the {counted(cut, 'shortest call', 'shortest calls')} of the host"
     return f"{text}. All numbers are of the whole trace."
 
 
@@ -92,8 +93,8 @@ def _telling(analysis: Analysis, reports: list[RoundReport], most: int) -> list[
     by_number: dict[int, list[RoundReport]] = {}
     for report in reports:
         by_number.setdefault(report.round.number, []).append(report)
-    counted = [n for n, made in by_number.items() if made[0].round.counts] or list(by_number)
-    ordered = sorted(counted, key=lambda n: -by_number[n][0].round.took_ns)
+    usual = [n for n, made in by_number.items() if made[0].round.counts] or list(by_number)
+    ordered = sorted(usual, key=lambda n: -by_number[n][0].round.took_ns)
     middle = max(0, len(ordered) // 2 - _TELLING // 2)
     first = [*ordered[:_TELLING], *ordered[middle : middle + _TELLING], *sorted(by_number)]
     found: list[RoundReport] = []

@@ -14,8 +14,9 @@ from slipstream.timeline.changes import Bucket, PerfectOverlap, RemoveWait
 from slipstream.timeline.report.diff import Diff, Difference
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview
-from slipstream.timeline.report.words import ROUNDS, counted, duration, host_name, percent
+from slipstream.timeline.report.words import ROUNDS, host_name
 from slipstream.timeline.whatif import WhatIf
+from slipstream.timeline.wording import counted, duration, percent
 
 _CAUSES = 10
 #: Parts and causes smaller than this share of a round are left out.
@@ -53,14 +54,16 @@ def show_diff(out: Console, found: Diff, views: tuple[Overview, Overview], title
 def _verdict(whole: Difference, views: tuple[Overview, Overview]) -> str:
     a, b = whole.medians
     one, several = ROUNDS[views[0].kind]
+    apart = ""
     if views[0].kind is not views[1].kind:
-        one, several = "round", f"{several} and {ROUNDS[views[1].kind][1]}"
-    text = (
-        f"A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B ({_percent(whole.change or 0.0)})"
-    )
+        apart = f"Not of one kind: A's are {several}, B's {ROUNDS[views[1].kind][1]}. "
+        one, several = "round", "rounds"
+    text = f"{apart}A {one} takes {duration(a or 0)} in A and {duration(b or 0)} in B"
+    text += f" ({_percent(whole.change or 0.0)})"
     if whole.p is None:
-        counts = f"{whole.counts[0]} and {whole.counts[1]} {several}"
-        return f"{text}; {counts} are too few to say whether that is chance."
+        few = f"{whole.counts[0]} and {whole.counts[1]} {several} are"
+        few = "one of each is" if set(whole.counts) == {1} else few
+        return f"{text}; {few} too few to say whether that is chance."
     if whole.significant:
         return f"{text}; chance is an unlikely reason (p {_p(whole.p)})."
     enough = "" if min(whole.counts) >= 5 else "; so few rounds cannot show more"
@@ -112,7 +115,8 @@ def _show_causes(out: Console, found: Diff) -> None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+    """Return a change; from ten times on as a factor, as nobody reads +11136.1 %."""
+    return f"×{1 + share:,.0f}" if share >= 9 else f"{100 * share:+.1f} %"
 
 
 def _signed(ns: float) -> str:

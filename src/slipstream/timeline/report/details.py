@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,23 +14,17 @@ from slipstream.errors import UsageError
 from slipstream.timeline.analysis import Analysis, RoundReport
 from slipstream.timeline.breakdown import Join, short_name
 from slipstream.timeline.edge_types import Confidence, EdgeKind
+from slipstream.timeline.markers import OTHER
 from slipstream.timeline.padding_answers import OPTION
 from slipstream.timeline.path import NO_EDGE, Bubble
 from slipstream.timeline.question import QUESTIONS, Answer
 from slipstream.timeline.report.overview import Overview
 from slipstream.timeline.report.quality import quality_lines
-from slipstream.timeline.report.words import (
-    CONFIDENCES,
-    EDGES,
-    ROUNDS,
-    counted,
-    duration,
-    host_name,
-    percent,
-)
-from slipstream.timeline.rounds import Phase, Round
+from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, host_name
+from slipstream.timeline.rounds import Phase, Round, RoundKind
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
+from slipstream.timeline.wording import counted, duration, percent
 
 _MOST = 8
 _LISTED = 60
@@ -42,12 +36,10 @@ def show_details(out: Console, analysis: Analysis, view: Overview) -> None:
     one, several = ROUNDS[view.kind]
     many = view.took.count > 1
     out.print()
-    _heading(
-        out,
-        f"The nine questions: {one} {number}{f', of median length; over {several} in brackets' if many else ''}",
-    )
-    for answer in view.typical.answers:
-        _answer(out, answer, analysis.summary.get(view.rank, {}) if many else {})
+    which = f"the {one}" if view.kind is RoundKind.WHOLE else f"{one} {number}"
+    typical = f", of median length; over {several} in brackets" if many else ""
+    _heading(out, f"The nine questions: {which}{typical}")
+    _answers(out, view.typical.answers, analysis.summary.get(view.rank, {}) if many else {})
     out.print()
     _heading(out, "Phases")
     out.print(phase_statistics(view))
@@ -83,11 +75,13 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     item = report.round
     one, _ = ROUNDS[item.kind]
     why = f" ({item.why})" if item.why else ""
-    number = "" if one.startswith("trace") else f" {item.number}"
+    number = "" if item.kind is RoundKind.WHOLE else f" {item.number}"
     took = f"{duration(item.took_ns)}, from {_at(item.start_ns)} on"
     _heading(out, f"{one.capitalize()}{number} of rank {item.rank}{why}: {took}")
     if report.cost_ns is not None and report.advanced:
-        out.print(f"advanced {sum(report.advanced):.3g} tokens: {duration(report.cost_ns)} a token")
+        out.print(
+            f"advanced {counted(float(sum(report.advanced)), 'token')}: {duration(report.cost_ns)} a token"
+        )
     out.print()
     out.print(phase_table(item))
     out.print()
@@ -110,8 +104,7 @@ def show_round(out: Console, analysis: Analysis, report: RoundReport) -> None:
     out.print()
     _rows(out, [rests_on(report), *_join_lines(analysis, report), *_bubble_lines(analysis, report)])
     out.print()
-    for answer in report.answers:
-        _answer(out, answer, {})
+    _answers(out, report.answers, {})
 
 
 def _heading(out: Console, text: str) -> None:
@@ -135,7 +128,15 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) -> None:
+def _answers(out: Console, answers: Sequence[Answer], summary: Mapping[str, Stats]) -> None:
+    """Print answers; of questions after each other that have none for one reason, the reason stands once."""
+    for place, answer in enumerate(answers):
+        following = answers[place + 1] if place + 1 < len(answers) else answer
+        again = following is not answer and not answer.known and following.text == answer.text
+        _answer(out, answer, summary, question_only=again)
+
+
+def _answer(out: Console, answer: Answer, summary: Mapping[str, Stats], *, question_only: bool) -> None:
     marked = {
         Source.GIVEN: "",
         Source.RULE: " [by a name rule]",
@@ -146,17 +147,20 @@ def _answer(out: Console, answer: Answer, summary: dict[str, Stats] | object) ->
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(f"{answer.question}", Text(QUESTIONS[answer.question - 1], style="bold"))
+    if question_only:
+        out.print(grid)
+        return
     grid.add_row("", answer.text + (marked if answer.known else ""))
     for key, value in answer.values.items():
         if isinstance(value, list):
-            grid.add_row("", f"{key}: {', '.join(map(str, value))}" if value else f"{key}: none")
-    over = _over(answer, summary) if isinstance(summary, dict) and answer.known else ""
+            grid.add_row("", f"{key}: {'; '.join(map(str, value)) or 'none'}")
+    over = _over(answer, summary) if answer.known else ""
     if over:
         grid.add_row("", f"({over})")
     out.print(grid)
 
 
-def _over(answer: Answer, summary: dict[str, Stats]) -> str:
+def _over(answer: Answer, summary: Mapping[str, Stats]) -> str:
     """Say what the times of an answer are over all rounds."""
     words = []
     for key in answer.values:
@@ -182,8 +186,11 @@ def phase_statistics(view: Overview) -> Table:
             name,
             str(len(phases)),
             routes,
-            duration(float(np.median(spans))),
-            duration(float(np.percentile(spans, 90))),
+            *(
+                ("", "")
+                if name == OTHER
+                else (duration(float(np.median(spans))), duration(float(np.percentile(spans, 90))))
+            ),
             duration(float(np.median([phase.busy_ns for phase in phases]))),
             _mean(phases, "rows"),
             _mean(phases, "padded_rows"),
@@ -206,8 +213,11 @@ def phase_table(item: Round) -> Table:
         replays = f" ×{len(phase.graphs)}" if len(phase.graphs) > 1 else ""
         table.add_row(
             phase.name,
-            f"+{duration(phase.start_ns - item.start_ns)}",
-            duration(phase.span_ns),
+            *(
+                ("", "")
+                if phase.name == OTHER
+                else (f"{_signed(phase.start_ns - item.start_ns)}", duration(phase.span_ns))
+            ),
             duration(phase.busy_ns),
             f"{len(phase.rows):,}",
             phase.route.value + replays,
@@ -231,7 +241,7 @@ def rests_on(report: RoundReport) -> tuple[str, str]:
 def _comm_lines(view: Overview) -> list[tuple[str, str]]:
     lines = []
     for number, part in enumerate(view.communication):
-        text = f"{part.what}: {part.count:.3g} operations, {duration(part.total_ns)}, hidden "
+        text = f"{part.what}: {counted(part.count, 'operation')}, {duration(part.total_ns)}, hidden "
         text += f"{duration(part.covered_ns)}, exposed {duration(part.exposed_ns)}"
         lines.append(("communication" if number == 0 else "", text))
     return lines or [("communication", "none known")]
@@ -287,13 +297,25 @@ def _round_lines(reports: Sequence[RoundReport]) -> list[tuple[str, str]]:
     lines = []
     for report in reports[:_LISTED]:
         item = report.round
-        facts = " | ".join(f"{phase.name} {duration(phase.span_ns)}" for phase in item.phases)
+        facts = " | ".join(
+            f"{phase.name} {duration(phase.busy_ns if phase.name == OTHER else phase.span_ns)}"
+            for phase in item.phases
+        )
         cost = f", advanced {sum(report.advanced):.3g}" if report.advanced else ""
         why = f" [{item.why}]" if item.why else ""
         lines.append((f"{item.number}", f"{item.kind.value} {duration(item.took_ns)}{cost}{why}: {facts}"))
     if len(reports) > _LISTED:
         lines.append(("", f"and {counted(len(reports) - _LISTED, 'more')} (--json has all)"))
     return lines
+
+
+def _span(phase: str, *words: str) -> tuple[str, ...]:
+    """Return what is said of a phase's extent, nothing of work that lies around all others."""
+    return words if phase != OTHER else ("",) * len(words)
+
+
+def _signed(ns: int) -> str:
+    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}"
 
 
 def _at(ns: int) -> str:

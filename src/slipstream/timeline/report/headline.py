@@ -11,8 +11,9 @@ from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, overviews, rank_lines, slowest
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import ROUNDS, counted, duration, percent, rounds_of
+from slipstream.timeline.report.words import ROUNDS, rounds_of
 from slipstream.timeline.rounds import RoundKind
+from slipstream.timeline.wording import counted, duration, percent
 
 #: Files and folders that every profile of Ascend has.
 _ALIKE = frozenset({"trace_view.json", "ASCEND_PROFILER_OUTPUT"})
@@ -99,7 +100,7 @@ def _about(analysis: Analysis, view: Overview | None) -> str:
     words.append(counted(analysis.quality.work, "device operation"))
     if view is not None:
         words.append(rounds_of(report.round.kind for report in analysis.reports[view.rank]))
-        if ranks > 1:
+        if ranks > 1 and view.kind is not RoundKind.WHOLE:
             words[-1] += f" of rank {view.rank}"
     return " · ".join(words)
 
@@ -108,8 +109,10 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     took, ledger = view.took, view.ledger
     one, several = ROUNDS[view.kind]
     name = "Whole trace" if view.kind is RoundKind.WHOLE else f"{one[0].upper()}{one[1:]}"
-    spread = f"p90 {duration(took.p90)}, longest {duration(took.high)}, {took.count} {several}"
-    figures = [Figure(name, duration(took.median), spread if took.count > 1 else f"the only {one}")]
+    spread = f"p90 {duration(took.p90)}, longest {duration(took.high)}, {counted(took.count, one, several)}"
+    alone = "not cut into rounds" if view.kind is RoundKind.WHOLE else f"the only {one}"
+    figures = [Figure(name, duration(took.median), spread if took.count > 1 else alone)]
+    article = "the" if view.kind is RoundKind.WHOLE else "a"
     device = ledger.share(Entry.WORK, Entry.COMM, Entry.COPY)
     figures.append(
         Figure(
@@ -122,14 +125,14 @@ def _figures(view: Overview) -> tuple[Figure, ...]:
     mean = max(1.0, ledger.total_ns / len(view.reports))
     if view.communication:
         whole = view.communication[0]
-        note = f"{percent(whole.exposed_ns / mean)} of a {one}; {duration(whole.total_ns)} in all"
+        note = f"{percent(whole.exposed_ns / mean)} of {article} {one}; {duration(whole.total_ns)} in all"
         figures.append(Figure("Exposed communication", duration(whole.exposed_ns), note))
     else:
         figures.append(Figure("Exposed communication", "none", "no operation is known to be communication"))
     figures.append(_joins(view))
     figures.append(_padding(view))
     if view.token_ns is not None and view.advanced is not None:
-        note = f"{view.advanced:.2f} tokens a {one}, all requests together"
+        note = f"{counted(view.advanced, 'token')} a {one}, all requests together"
         figures.append(Figure("Cost of an output token", duration(view.token_ns), note))
     else:
         figures.append(Figure("Cost of an output token", "–", "nothing says how many tokens a round gave"))
@@ -155,7 +158,9 @@ def _joins(view: Overview) -> Figure:
     one, _ = ROUNDS[view.kind]
     name = branches.most_common(1)[0][0] if branches else "a branch that has no name"
     return Figure(
-        "Longest join waits", duration(sum(waited) / len(waited)), f"in a {one}; most often for {name}"
+        "Longest join waits",
+        duration(sum(waited) / len(waited)),
+        f"for {name}" if len(waited) == 1 else f"in a {one}; most often for {name}",
     )
 
 

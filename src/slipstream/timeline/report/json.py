@@ -226,6 +226,7 @@ def _joins(analysis: Analysis, report: RoundReport) -> list[Data]:
             "row": _row(analysis, join.row),
             "branch": _row(analysis, join.branch),
             "other": _row(analysis, join.other),
+            "since_ns": join.since_ns,
             "waited_ns": join.waited_ns,
             "edge": _edge(join.kind),
             "confidence": _sure(join.confidence),

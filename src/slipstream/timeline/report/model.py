@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,13 @@ from slipstream.timeline.breakdown import Stretch
 from slipstream.timeline.question import QUESTIONS, Answer
 from slipstream.timeline.report.choice import Chosen
 from slipstream.timeline.report.json import source_data
+from slipstream.timeline.report.pack import EXACT
+from slipstream.timeline.report.quality import grouped_notes
 from slipstream.timeline.report.scene import Scene
+from slipstream.timeline.report.words import host_name
 from slipstream.timeline.stats import Stats
 from slipstream.timeline.table import Source
+from slipstream.timeline.wording import ranks_named
 
 #: Of the host's operations in a part of a path, so many are named.
 _HOST_NAMES = 8
@@ -80,7 +85,7 @@ def _round(report: RoundReport, scene: Scene, here: bool, at: int) -> Plain:
         "why": item.why,
         "start": item.start_ns,
         "end": item.end_ns,
-        "facts": dict(item.facts),
+        "facts": _plain(item.facts),
         "here": here,
         "path": (at, at + len(report.path)) if here else (0, 0),
         "sums": list(report.path.by_piece().values()),
@@ -92,7 +97,7 @@ def _round(report: RoundReport, scene: Scene, here: bool, at: int) -> Plain:
                 "busy": phase.busy_ns,
                 "route": phase.route.value,
                 "ops": len(phase.rows),
-                "facts": dict(phase.facts),
+                "facts": _plain(phase.facts),
             }
             for phase in item.phases
         ],
@@ -115,9 +120,13 @@ def _part(part: Stretch) -> Plain:
         "label": part.label,
         "seam": part.seam,
         "sums": (part.work_ns, part.host_ns, part.delay_ns, part.unknown_ns),
-        "host": part.host.most_common(_HOST_NAMES),
-        "meanwhile": part.meanwhile.most_common(_HOST_NAMES),
+        "host": _host(part.host),
+        "meanwhile": _host(part.meanwhile),
     }
+
+
+def _host(names: Counter[str]) -> list[tuple[str, int]]:
+    return [(host_name(name), ns) for name, ns in names.most_common(_HOST_NAMES)]
 
 
 def _joins(report: RoundReport, scene: Scene) -> list[Plain]:
@@ -190,7 +199,10 @@ def _quality(analysis: Analysis) -> Plain:
             for total in quality.totals
         ],
         "vendor": quality.vendor,
-        "notes": [(note.what, note.count, note.why, note.rank) for note in quality.notes],
+        "notes": [
+            (note.what, note.count, note.why, ranks_named(note.ranks) if len(note.ranks) else "")
+            for note in grouped_notes(quality.notes)
+        ],
         "sources": [source_data(source) for source in analysis.timeline.sources],
     }
 
@@ -203,11 +215,16 @@ def _details(analysis: Analysis, chosen: Chosen, scene: Scene) -> Mapping[str, A
 
 
 def _plain(args: Mapping[str, object]) -> Plain:
+    """Return what JSON holds and a page reads back unchanged: ids of many digits as text."""
     return {
-        key: value if isinstance(value, int | float | str) else str(value)
+        key: value if isinstance(value, float | str) or _is_exact(value) else str(value)
         for key, value in args.items()
         if value is not None
     }
+
+
+def _is_exact(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= EXACT
 
 
 def _path_columns(reports: Iterable[RoundReport], scene: Scene) -> dict[str, Any]:

@@ -5,7 +5,8 @@
     ...        the columns, each at a multiple of 8 bytes from the end of the description
 
 A column is written in the smallest unsigned type that holds its values above `least`; what needs more than 32 bits
-is a float64, exact to 2**53. Of a column with `delta` each value but the first is the step from the one before.
+is a float64, or an int64 where one of its values is beyond 2**53, up to which float64 is exact. Of a column with
+`delta` each value but the first is the step from the one before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+#: A number of JavaScript holds every whole number up to this.
+EXACT = 1 << 53
 #: Zlib's own middle: higher levels take twice as long for 2 % less.
 _LEVEL = 6
 
@@ -50,9 +53,11 @@ def _column(values: Any) -> tuple[str, int, bool, bytes]:
     if not len(values):
         return "u8", 0, False, b""
     values = values.astype(np.int64)
+    if int(values.max()) > EXACT or int(values.min()) < -EXACT:
+        return "i64", 0, False, values.astype("<i8").tobytes()
     steps = np.concatenate((values[:1], np.diff(values)))
     plain, ascending = _width(values), _width(steps)
-    delta = ascending < plain or (ascending == plain == 8)
+    delta = ascending < plain or (ascending == plain == 8 and int(np.abs(steps).max()) <= EXACT)
     kept = steps if delta else values
     width, least = min(plain, ascending), int(kept.min())
     if width == 8:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.edge_types import EdgeKind
-from slipstream.timeline.report.words import EDGES, counted, duration, percent
+from slipstream.timeline.report.words import EDGES
 from slipstream.timeline.table import Note
+from slipstream.timeline.wording import counted, duration, percent, ranks_named
 
 #: Words of notes by weight: the first change numbers, the last only say how they came about.
 _WEIGHT = (
@@ -53,11 +55,11 @@ def quality_lines(analysis: Analysis, *, short: bool) -> list[str]:
                 f"{duration(total.exposed_ns)}; copies besides {duration(total.copying_ns)}"
             )
         for source in analysis.timeline.sources:
-            lost = ", ".join(f"{count:,} {reason}" for reason, count in source.dropped.items())
+            lost = ", ".join(f"{reason} {count:,}" for reason, count in source.dropped.items())
             lines.append(
-                f"{source.path} ({source.format}, rank {source.rank}): {source.read:,} read = {source.rows:,} "
-                f"operations + {source.marks:,} annotations + {sum(source.dropped.values()):,} others"
-                f"{f' ({lost})' if lost else ''}"
+                f"{source.path} ({source.format}, rank {source.rank}): {source.read:,} read = "
+                f"{counted(source.rows, 'operation')} + {counted(source.marks, 'annotation')} + "
+                f"{counted(sum(source.dropped.values()), 'other')}{f' ({lost})' if lost else ''}"
             )
     return lines
 
@@ -89,7 +91,7 @@ def vendor_lines(analysis: Analysis) -> list[str]:
     held = sorted({rank for rank, *_ in vendor} - partial)
     if not apart:
         words = sorted({word for _, word, _, _ in vendor})
-        where = "" if len(held) == len(analysis.timeline.ranks) else f" (rank {', '.join(map(str, held))})"
+        where = "" if len(held) == len(analysis.timeline.ranks) else f" ({ranks_named(held)})"
         return [f"the vendor's own totals ({', '.join(words)}) equal ours to 0.1 us{where}"] if held else []
     return [
         f"rank {rank}: the vendor says {word} {duration(said)}, the operations here give {duration(ours)}"
@@ -97,23 +99,46 @@ def vendor_lines(analysis: Analysis) -> list[str]:
     ]
 
 
-def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
-    """Return (what, text) of notes, those of all ranks that say the same as one, the weightiest first."""
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Notes that say the same, of all ranks that have it: how often together, and of which ranks."""
+
+    what: str
+    why: str
+    count: int
+    ranks: tuple[int, ...]
+
+
+def grouped_notes(notes: Sequence[Note]) -> list[Grouped]:
+    """Return notes, those of all ranks that say the same as one, the weightiest first."""
     found: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         found.setdefault((note.what, note.why), []).append(note)
+    grouped = [
+        Grouped(
+            what,
+            why,
+            sum(note.count for note in mine),
+            tuple(sorted({note.rank for note in mine if note.rank is not None})),
+        )
+        for (what, why), mine in found.items()
+    ]
 
-    def weight(key: tuple[str, str]) -> tuple[int, int]:
-        place = _WEIGHT.index(key[0]) if key[0] in _WEIGHT else len(_WEIGHT) - 1
-        return place, -sum(note.count for note in found[key])
+    def weight(note: Grouped) -> tuple[int, int]:
+        place = _WEIGHT.index(note.what) if note.what in _WEIGHT else len(_WEIGHT) - 1
+        return place, -note.count
 
+    return sorted(grouped, key=weight)
+
+
+def merged_notes(notes: Sequence[Note]) -> list[tuple[str, str]]:
+    """Return (what, text) of grouped notes."""
     lines = []
-    for what, why in sorted(found, key=weight):
-        mine = found[what, why]
-        ranks = sorted({note.rank for note in mine if note.rank is not None})
-        count = sum(note.count for note in mine)
-        where = f" (ranks {', '.join(map(str, ranks))})" if len(ranks) > 1 else ""
-        lines.append((what, f"{why}{where} ({count:,})" if count > 1 else f"{why}{where}"))
+    for note in grouped_notes(notes):
+        where = f"on {ranks_named(note.ranks)}" if len(note.ranks) > 1 else ""
+        often = f"{note.count:,}" if note.count > 1 else ""
+        more = f" ({' '.join(filter(None, (often, where)))})" if where or often else ""
+        lines.append((note.what, f"{note.why}{more}"))
     return lines
 
 

@@ -19,18 +19,9 @@ from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, PathPart, RankLine, rank_lines
 from slipstream.timeline.report.quality import quality_lines
 from slipstream.timeline.report.verdict import verdict
-from slipstream.timeline.report.words import (
-    CONFIDENCES,
-    EDGES,
-    ROUNDS,
-    counted,
-    duration,
-    host_name,
-    listed,
-    percent,
-    rounds_of,
-)
+from slipstream.timeline.report.words import CONFIDENCES, EDGES, ROUNDS, host_name, rounds_of
 from slipstream.timeline.rounds import RoundKind, Route
+from slipstream.timeline.wording import counted, duration, listed, percent
 
 #: A path that never comes to the device within the round.
 _LABELS = {"previous round → next round": "the host alone, all round"}
@@ -90,7 +81,7 @@ def contents(analysis: Analysis, view: Overview) -> str:
     words = [" and ".join(sorted(formats)), counted(len(analysis.reports), "rank")]
     words.append(counted(analysis.quality.work, "device operation"))
     words.append(rounds_of(report.round.kind for report in analysis.reports[view.rank]))
-    if len(analysis.reports) > 1:
+    if len(analysis.reports) > 1 and view.kind is not RoundKind.WHOLE:
         words[-1] += f" of rank {view.rank}"
     return f"{', '.join(words)}\ntold apart by: {_evidence(analysis.rounds.evidence.get(view.rank, ''))}"
 
@@ -105,7 +96,7 @@ def path_table(view: Overview) -> Table:
     one, _ = ROUNDS[view.kind]
     title = "Critical path" if view.kind is RoundKind.WHOLE else f"Critical path of a {one}"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(title, overflow="fold", min_width=24)
+    table.add_column(title, overflow="fold", min_width=max(24, len(title)))
     table.add_column("share", justify="right", no_wrap=True)
     many = view.took.count > 1
     table.add_column("median" if many else "time", justify="right", no_wrap=True)
@@ -166,13 +157,20 @@ def made_of(part: PathPart) -> str:
 def _path_lines(view: Overview) -> list[Text]:
     ledger = view.ledger
     lines = []
-    longest = sorted(
-        (item for item in ledger.spent.items() if item[0][0] in (Entry.WORK, Entry.COMM, Entry.COPY)),
-        key=lambda item: -item[1],
-    )[:_OPERATIONS]
-    if longest:
-        words = [f"{name} {percent(ns / ledger.total_ns)}" for (_, name), ns in longest]
-        lines.append(Text(f"longest operations on it: {', '.join(words)}"))
+    for what, entries in (
+        ("longest operations on it", (Entry.WORK, Entry.COMM, Entry.COPY)),
+        ("longest on the host", (Entry.HOST,)),
+    ):
+        longest = sorted(
+            (item for item in ledger.spent.items() if item[0][0] in entries), key=lambda item: -item[1]
+        )
+        words = [
+            f"{host_name(name) if Entry.HOST in entries else name} {percent(ns / ledger.total_ns)}"
+            for (_, name), ns in longest[:_OPERATIONS]
+            if ns >= _SMALL * ledger.total_ns
+        ]
+        if words:
+            lines.append(Text(f"{what}: {', '.join(words)}"))
     inside = [f"{name} {percent(share)}" for name, share in view.inside[:_OPERATIONS] if share >= _SMALL]
     if inside:
         lines.append(Text(f"inside the replays: {', '.join(inside)}"))
@@ -205,9 +203,11 @@ def _outliers(view: Overview) -> list[str]:
         return []
     took = {report.round.number: report.round.took_ns for report in view.reports}
     words = [f"{number} ({duration(took[number])})" for number in far[:5]]
-    what = "rounds take" if len(far) > 1 else "round takes"
-    more = "10 or more" if len(far) == 10 else str(len(far))
-    return [f"{more} {what} over 1.5 times the median: {', '.join(words)}; --round {far[0]} tells what of"]
+    take = "takes" if len(far) == 1 else "take"
+    more = "10 or more rounds" if len(far) == 10 else counted(len(far), "round")
+    return [
+        f"{more} {take} over 1.5 times the median: {', '.join(words)}; --round {far[0]} shows where it went"
+    ]
 
 
 def a_round(view: Overview) -> str:
@@ -227,10 +227,16 @@ def _communication(view: Overview, stood_ns: int = 0) -> list[str]:
         f"{percent(view.ledger.share(Entry.COMM))} of the critical path"
     ]
     if stood_ns:
-        lines[0] += f"; {duration(stood_ns)} of all of it stood until the last rank came"
+        of_it = (
+            f"{duration(stood_ns)} of it"
+            if view.took.count == 1
+            else f"{duration(stood_ns)}, all rounds together,"
+        )
+        lines[0] += f"; {of_it} this rank stood until the last one came"
     for part in families[:4] if len(families) > 1 else ():
         lines.append(
-            f"{part.what}: {part.count:.3g}{each}, {duration(part.total_ns)}, exposed {duration(part.exposed_ns)}"
+            f"{part.what}: {counted(part.count, 'operation')}{each}, {duration(part.total_ns)}, "
+            f"exposed {duration(part.exposed_ns)}"
         )
     if len(families) == 1:
         lines[0] += f"; all of it {families[0].what}"
@@ -261,8 +267,8 @@ def _cost(view: Overview) -> str:
             "--advanced 2.8, or --advanced FILE with a line a round"
         )
     return (
-        f"{duration(view.token_ns)}: {duration(view.token_ns * view.advanced)} of path by {view.advanced:.3g} "
-        f"{'token' if view.advanced == 1 else 'tokens'}{a_round(view)}, all requests together"
+        f"{duration(view.token_ns)}: {duration(view.token_ns * view.advanced)} of path by "
+        f"{counted(view.advanced, 'token')}{a_round(view)}, all requests together"
     )
 
 

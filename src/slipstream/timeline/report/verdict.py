@@ -5,8 +5,9 @@ from __future__ import annotations
 from slipstream.timeline.host import BETWEEN
 from slipstream.timeline.report.ledger import Entry
 from slipstream.timeline.report.overview import Overview, RankLine
-from slipstream.timeline.report.words import ROUNDS, duration, host_name, percent
+from slipstream.timeline.report.words import ROUNDS, host_name
 from slipstream.timeline.rounds import RoundKind
+from slipstream.timeline.wording import counted, duration, percent
 
 #: What is less of the path than this is not in the verdict.
 _WORTH = 0.05
@@ -33,7 +34,7 @@ def verdict(view: Overview, line: RankLine | None = None) -> str:
         sentences.append(f"{also[0][0].upper()}{also[0][1:]}{f'; {also[1]}' if len(also) > 1 else ''}.")
     if line is not None and line.caused_ns >= _WORTH * view.ledger.total_ns:
         sentences.append(
-            f"Other ranks stood {duration(line.caused_ns)} in collectives until this one came"
+            f"Together, other ranks stood {duration(line.caused_ns)} in collectives until this one came"
             f"{f', {duration(line.caused_ns / line.rounds)} a round' if line.rounds > 1 else ''}"
             f"{'' if line.sure else '; that is not sure, as clocks may differ'}."
         )
@@ -70,7 +71,7 @@ def _how_long(view: Overview) -> str:
     if took.count == 1:
         return f"The only {one} takes {duration(took.median)}."
     article = "A"
-    text = f"{article} {one} takes {duration(took.median)} (median of {took.count} {several}"
+    text = f"{article} {one} takes {duration(took.median)} (median of {counted(took.count, one, several)}"
     text += f"; p90 {duration(took.p90)}" if took.count >= 5 else f"; longest {duration(took.high)}"
     return f"{text})."
 

@@ -10,9 +10,11 @@ const SOURCES = ["given by the trace", "by a rule on its name", "inferred"];
 const PIECES = ["device", "host", "delay", "unexplained"];
 const PIECE = { WORK: 0, HOST: 1, DELAY: 2, UNKNOWN: 3 };
 
-const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array };
-// Columns whose values may need more than 32 bits: doubles hold them exactly.
+const ARRAYS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array, i64: BigInt64Array };
+// Columns whose values may need more than 32 bits: doubles hold them exactly up to 2**53.
 const WIDE = new Set(["start", "dur", "bytes", "correlation", "sequence", "pathStart", "pathDur"]);
+// Of those the ones that are ids: nothing is computed with them, so where they are longer they stay whole (BigInt).
+const IDS = new Set(["correlation", "sequence"]);
 
 async function unpack(text) {
   const packed = atob(text.trim());
@@ -24,15 +26,16 @@ async function unpack(text) {
   const model = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
   const columns = {};
   for (const [name, column] of Object.entries(model.columns)) {
-    columns[name] = unpackColumn(buffer, 4 + size + column.at, column, WIDE.has(name));
+    columns[name] = unpackColumn(buffer, 4 + size + column.at, column, name);
   }
   return { model, columns };
 }
 
-function unpackColumn(buffer, at, column, wide) {
+function unpackColumn(buffer, at, column, name) {
   const { type, count, least, delta } = column;
   const raw = new ARRAYS[type](buffer, at, count);
-  const made = wide ? new Float64Array(count) : new Int32Array(count);
+  if (type === "i64") return IDS.has(name) ? raw : Float64Array.from(raw, Number);
+  const made = WIDE.has(name) ? new Float64Array(count) : new Int32Array(count);
   let sum = 0;
   for (let i = 0; i < count; i++) {
     sum = delta ? sum + raw[i] + least : raw[i] + least;
@@ -60,6 +63,13 @@ function time(ns, digits = 1) {
   if (size >= 0.99995e6) return `${(ns / 1e6).toFixed(digits + 1)} ms`;
   if (size < 1000 && ns === Math.round(ns)) return `${ns} ns`;
   return `${(ns / 1e3).toFixed(digits)} us`;
+}
+
+// A time on the trace's own clock, in us as most profilers write it: the sum of the table's begin and a time from there.
+function clock(baseNs, ns) {
+  const whole = BigInt(baseNs) + BigInt(Math.round(ns));
+  const [size, sign] = whole < 0n ? [-whole, "−"] : [whole, ""];
+  return `${sign}${size / 1000n}.${String(size % 1000n).padStart(3, "0")} us`;
 }
 
 // Every nanosecond of it.

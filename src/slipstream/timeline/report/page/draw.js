@@ -314,7 +314,9 @@ class Painter {
         pen.fillStyle = theme.get(round === scene.round ? "phase-alt" : "phase");
         pen.fillRect(x0, y, Math.max(1, x1 - x0 - 1), 15);
         const left = Math.max(x0, GUTTER) + 5;
-        const words = `${phase.name} ${time(phase.end - phase.start)} ${phase.route === "unknown" ? "" : phase.route}`;
+        // Work outside of all phases lies around them: how far it reaches says nothing.
+        const took = phase.name === "other" ? "" : time(phase.end - phase.start);
+        const words = `${phase.name} ${took} ${phase.route === "unknown" ? "" : phase.route}`;
         // What reaches into the next round is drawn over by that one.
         const room = Math.min(x1, next > left ? next : x1) - left - 4;
         const text = this.fitted(pen, words, room, 0);

@@ -95,8 +95,8 @@ function fillInspector(target, scene, go) {
   const details = Object.entries(scene.model.details[e] || {}).map(([name, value]) => [name, value]);
   target.replaceChildren(
     el("h3", {}, scene.nameOf(e)),
-    factList([...factsOf(scene, e), ...(scene.col.correlation[e] >= 0 ? [["correlation", scene.col.correlation[e]]] : []),
-      ...details]),
+    factList([...factsOf(scene, e), ["start by the trace's clock", clock(scene.model.baseNs, scene.col.start[e])],
+      ...(scene.col.correlation[e] >= 0 ? [["correlation", scene.col.correlation[e]]] : []), ...details]),
     el("p", { class: "more" }, links.filter(([, to], i) => to >= 0 && (i !== 1 || to !== launch[e]))
       .map(([words, to]) => el("a", { class: "round", role: "button", tabindex: 0, onclick: () => go(to),
         onkeydown: (event) => { if (event.key === "Enter") go(to); } }, `go to ${words}`))),

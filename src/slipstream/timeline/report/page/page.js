@@ -94,7 +94,7 @@ class Page {
     if (round.kind !== "round" && round.kind !== "whole trace") words.push(`${round.kind}${round.why ? `: ${round.why}` : ""}`);
     const facts = Object.entries(round.facts).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
     words.push(...facts);
-    if (round.advanced) words.push(`${round.advanced.reduce((sum, n) => sum + n, 0)} tokens`);
+    if (round.advanced) words.push(plural(round.advanced.reduce((sum, n) => sum + n, 0), "token"));
     if (round.cost) words.push(`${time(round.cost)} a token`);
     if (!round.here) words.push("its operations are not in this page");
     return words.join(" · ");

@@ -69,7 +69,7 @@ class Tables {
       swatch.style.background = `var(${PIECE_COLOURS[i]})`;
       return el("span", { class: "keyed" }, swatch, `${name} ${time(round.sums[i])}`);
     }));
-    this.put("parts", "Critical path of the round", legend,
+    this.put("parts", round.kind === "whole trace" ? "Critical path" : "Critical path of the round", legend,
       this.table(null, [["part", "name"], ["time", "n"], ["share", "n"], ["made of", "wide"]], rows),
       el("p", { class: "more" }, `It rests on: ${rests.join(", ")}.`));
   }
@@ -154,7 +154,7 @@ class Tables {
           values.length ? el("details", {}, el("summary", {}, "evidence"), factList(values)) : null),
         el("span", { class: `badge ${answer.source === 2 ? "inferred" : ""}` }, badge));
     });
-    this.put("answers", scene.round ? `Nine questions, round ${scene.round.n}` : "Nine questions",
+    this.put("answers", scene.round && scene.round.kind !== "whole trace" ? `Nine questions, round ${scene.round.n}` : "Nine questions",
       made.length ? el("ol", { class: "answers" }, made) : el("p", { class: "muted" }, "There is no round to ask of."));
   }
 
@@ -167,7 +167,7 @@ class Tables {
     const [first, rest] = [true, false].map((wanted) => named.filter(([name]) => !name.startsWith("q") === wanted).map((one) => this.overRounds(one)));
     this.put("summary", "Over rounds", el("p", { class: "more" }, `${scene.model.marked ? "" : "inferred: "}${scene.model.evidence[scene.state.rank] || ""}`),
       this.table("without prefill, warm-up and clipped rounds", heads, first),
-      rest.length ? el("details", {}, el("summary", {}, `${rest.length} numbers of the nine answers`), this.table(null, heads, rest)) : null);
+      rest.length ? el("details", {}, el("summary", {}, `${plural(rest.length, "number")} of the nine answers`), this.table(null, heads, rest)) : null);
   }
 
   overRounds([name, [count, middle, p90, low, high, outliers]]) {
@@ -186,14 +186,14 @@ class Tables {
     const totals = this.table("busy + idle = span; covered + exposed = communication", [["rank", ""], ["span", "n"], ["busy", "n"], ["idle", "n"],
       ["computing", "n"], ["communication", "n"], ["covered", "n"], ["exposed", "n"], ["copies alone", "n"]],
     quality.totals.map((t) => ({ cells: [String(t.rank), ...[t.span, t.busy, t.idle, t.computing, t.comm, t.covered, t.exposed, t.copying].map((ns) => time(ns))] })));
-    const notes = quality.notes.map(([what, count, why, rank]) => ({ cells: [what, number(count), why, rank === null || ranks.length < 2 ? "" : String(rank)] }));
+    const notes = quality.notes.map(([what, count, why, rank]) => ({ cells: [what, number(count), why, ranks.length < 2 ? "" : rank] }));
     const vendor = quality.vendor.map(([rank, word, theirs, ours]) => ({ cells: [String(rank), word, exact(theirs), exact(ours), exact(ours - theirs)] }));
     const sources = quality.sources.map((s) => ({ cells: [s.path, s.format, String(s.rank), number(s.read), number(s.rows), number(s.marks),
       Object.entries(s.dropped).map(([why, n]) => `${why} ${number(n)}`).join(", ") || "nothing"] }));
     this.put("quality", "The data",
       lines.map((line) => el("p", { class: "more" }, line)),
       quality.totals.length ? totals : null,
-      notes.length ? this.table("what is missing, repaired or inferred", [["", "name"], ["count", "n"], ["why", "wide"], [ranks.length > 1 ? "rank" : "", ""]], notes) : null,
+      notes.length ? this.table("what is missing, repaired or inferred", [["", "name"], ["count", "n"], ["why", "wide"], [ranks.length > 1 ? "ranks" : "", "nowrap"]], notes) : null,
       vendor.length ? this.table("the vendor's own totals, and ours", [["rank", ""], ["total", "wide"], ["vendor", "n"], ["ours", "n"], ["difference", "n"]], vendor) : null,
       sources.length ? this.table("files", [["path", "file"], ["format", "nowrap"], ["rank", ""], ["read", "n"], ["operations", "n"], ["marks", "n"], ["dropped", "wide name"]], sources) : null);
   }
