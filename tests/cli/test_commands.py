@@ -30,7 +30,7 @@ ENGINE_OPTIONS = (
     "attention kernels kv-dtype max-requests "
     "max-model-len page-size num-pages memory-mb prefill-chunk threads seed"
 )
-TRACE_OPTIONS = "advanced width sides rules rank infer"
+TRACE_OPTIONS = "advanced width sides rules rank infer clocks"
 OPTIONS = {
     "run": "model prompt system raw compare trace graph-metrics json max-tokens temperature top-k top-p stop "
     + ENGINE_OPTIONS,
@@ -232,7 +232,7 @@ class TestTrace:
         assert tracks == {
             "main": {"prefill", "draft", "verify", "accept", "extend"},
             "plan": {"verify plan", "extend plan A", "extend plan B"},
-            "host": {"schedule", "publish"},
+            "host": {"schedule", "upload", "draft plan", "record", "settle", "publish"},
         }
         parts = {"embedding", "layer 0 attention", "layer 1 feed-forward", "LM head", "head feed-forward"}
         assert parts <= graph or library.best_isa() is None
@@ -351,7 +351,7 @@ class TestBenchDecode:
         assert all(words in table for words in ("Where a round's time went", "verify 8x1", "(eager)", "rest"))
         assert f"this machine reads {record['read_gb_s']:.1f} GB/s (threads: 1)" in table
         assert table.count("dispatch share") == 3
-        assert len(table.splitlines()) <= 40
+        assert len(table.splitlines()) <= 41
 
     @pytest.mark.parametrize("draft", ["nextn", "ngram", "auto"])
     def test_says_which_num_steps_is_best_and_why(
@@ -383,8 +383,9 @@ class TestBenchDecode:
             assert sum(part["share"] for part in parts.values()) == pytest.approx(1)
             # What has no name is left; were anything counted twice, it would be negative.
             assert 0 < parts["rest"]["ms"] < whole
-            named = {"schedule", "verify plan", "verify", "accept", "publish", "rest"}
-            more = {"draft", "extend plan A", "extend plan B", "extend"} if kind == "spec" else set()
+            named = {"schedule", "upload", "verify plan", "verify", "accept", "settle", "publish", "rest"}
+            drafting = {"draft plan", "draft", "extend plan A", "extend plan B", "extend"}
+            more = drafting if kind == "spec" else set()
             assert parts.keys() == named | more
             graphs = sum(part["ms"] for part in parts.values() if part["route"] != "host")
             assert rounds["host_share"] == pytest.approx(1 - graphs / whole)

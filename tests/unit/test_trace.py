@@ -38,7 +38,7 @@ def test_exported_names_are_sorted_and_exist():
 
 def test_names_are_distinct():
     assert names.TRACKS == ("main", "plan", "host")
-    assert len(set(names.PHASES)) == len(names.PHASES) == 16
+    assert len(set(names.PHASES)) == len(names.PHASES) == 15
 
 
 def test_events_are_frozen():

@@ -162,13 +162,12 @@ class Engine:
 
     def _step(self) -> list[StepOutput]:
         outputs: list[StepOutput] = []
-        with self.core.recorder.slice(names.HOST, names.ADMIT):
-            self.scheduler.admit()
-            request = self.scheduler.next_prefill()
+        self.scheduler.admit()
+        request = self.scheduler.next_prefill()
         if request is not None:
             outputs += self._prefill(request)
         started = time.perf_counter_ns()
-        with self.core.recorder.slice(names.HOST, names.ADMIT):
+        with self.core.recorder.slice(names.HOST, names.SCHEDULE):
             requests = self.scheduler.next_round()
         if requests:
             outputs += self._round(requests, started)

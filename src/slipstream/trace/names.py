@@ -27,7 +27,6 @@ EXTEND_PLAN_A: Final = "extend plan A"
 EXTEND_PLAN_B: Final = "extend plan B"
 EXTEND: Final = "extend"
 CATCH_UP: Final = "catch-up"
-ADMIT: Final = "admit"
 SCHEDULE: Final = "schedule"
 UPLOAD: Final = "upload"
 DRAFT_PLAN: Final = "draft plan"
@@ -37,7 +36,7 @@ RECORD: Final = "record"
 PUBLISH: Final = "publish"
 
 #: What the host does in a step.
-HOST_PHASES: Final = (ADMIT, SCHEDULE, UPLOAD, DRAFT_PLAN, RECORD, SETTLE, PUBLISH)
+HOST_PHASES: Final = (SCHEDULE, UPLOAD, DRAFT_PLAN, RECORD, SETTLE, PUBLISH)
 
 PHASES: Final = (
     PREFILL,
