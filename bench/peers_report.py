@@ -198,7 +198,7 @@ def print_table(record: dict[str, Any]) -> None:
     for name in record["texts_differ"]:
         print(f"OUR TEXT OF {name} IS NOT OUR PLAIN TEXT, which is a defect: please report it.")
     if record["noisy_share"]:
-        share = f"{record['noisy_share']:.0%} of the measurements"
+        share = f"{record['noisy_share']:.1%} of the measurements"
         print(
             f"NOISY: during {share} other processes used more than {QUIET} cores. Engines suffer unequally from "
             "that (threads that wait for each other most), so do not quote these ratios."

@@ -157,7 +157,7 @@ def test_ranks_that_met_nobody_keep_their_times() -> None:
     world = World(4).run(program).show_on(1, later(2 * MS)).show_on(3, later(-4 * MS))
     aligned = align(world.timeline())
     assert [(clock.rank, clock.moved_ns) for clock in aligned.clocks] == [(1, -2 * MS), (3, 4 * MS)]
-    assert words(aligned)[-1] == "no collectives bring ranks 2, 3 to the clock of the others"
+    assert words(aligned)[-1] == "no collectives bring ranks 2 and 3 to the clock of the others"
     assert rows_of(aligned) == rows_of(truth)
     # with nothing to move, nothing is said
     assert words(align(truth)) == []
@@ -173,7 +173,7 @@ def test_ranks_of_one_clock_are_moved_together() -> None:
     assert len({clock.moved_ns for clock in aligned.clocks}) == 1
     assert abs(aligned.clocks[0].moved_ns + 900 * US) < 2_000
     assert len(words(aligned)) == 1
-    assert "the times of ranks 2, 3 were moved by -" in words(aligned)[0]
+    assert "the times of ranks 2 and 3 were moved by -" in words(aligned)[0]
 
 
 def test_the_clock_of_most_ranks_stays() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream.timeline.dispatch import first_issued, takings
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.host_marks import HostMarks
 from slipstream.timeline.path import Path, Piece
@@ -61,10 +62,9 @@ class Belonging:
             )
             for rank, items in rounds.of_rank.items()
         }
-        launch = deps.timeline.launch
-        launched = np.flatnonzero(launch >= 0)[::-1]
-        self._issued = np.full(len(launch), -1, np.int32)  # of each call the first row that it issued
-        self._issued[launch[launched]] = launched
+        self._issued = first_issued(deps.timeline)
+        # What they do was asked for some time before, maybe under another mark.
+        self._dispatchers = np.unique(deps.timeline.stream[takings(deps.timeline)])
 
     def of(self, item: Round, path: Path) -> Stretches:
         """Return the stretches of the path of a round."""
@@ -89,8 +89,9 @@ class Belonging:
         known = (phase >= 0) | (number < 0)
         assign(work[known], number[known], phase[known])
         host = np.flatnonzero((piece == Piece.HOST) & (row >= 0))
-        for one in np.unique(rank[host]).tolist():
-            mine = host[rank[host] == one]
+        under_marks = host[~np.isin(self._deps.timeline.stream[row[host]], self._dispatchers)]
+        for one in np.unique(rank[under_marks]).tolist():
+            mine = under_marks[rank[under_marks] == one]
             number, phase = self._of_rank(one).at(start[mine], self._deps.timeline.stream[row[mine]])
             here = number == item.number
             if here.any():
@@ -105,7 +106,8 @@ class Belonging:
 
     def _origin(self, item: Round, path: Path) -> str | None:
         """Return the phase of this round that the path comes from: its host has launched it already, or None."""
-        row = int(path.through[-1]) if len(path.through) else -1
+        before = path.through[self._deps.timeline.start_ns[path.through] < path.start_ns]
+        row = int(before[0]) if len(before) else int(path.through[-1]) if len(path.through) else -1
         if row < 0 or self._deps.timeline.on_device[row]:
             return None
         issued = int(self._issued[row])
@@ -125,7 +127,7 @@ class Belonging:
             self._of_rank(self._deps.timeline.streams[one].rank).within(
                 start[thread == one], end[thread == one], one
             )
-            for one in np.unique(thread).tolist()
+            for one in np.setdiff1d(thread, self._dispatchers).tolist()
             if one >= 0
         ]
         if not any(map(len, edges)):

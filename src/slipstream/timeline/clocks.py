@@ -23,6 +23,7 @@ import numpy as np
 from slipstream.timeline.assemble import COLUMNS, ROW_NUMBERS, assemble
 from slipstream.timeline.clock_fit import Fit, Line, Met, Verdict, collect, fit, side_of
 from slipstream.timeline.table import Advanced, Bool, Clock, Int32, Int64, Marks, Note, Timeline
+from slipstream.timeline.wording import counted, ranks_named
 
 _Clock = tuple[int, ...]  # columns of `Met`, the ranks that share it
 
@@ -214,22 +215,14 @@ def _advanced(entry: Advanced, way: Line, first: int) -> Advanced:
     return replace(entry, start_ns=entry.start_ns + added - first)
 
 
-def _names(met: Met, columns: Sequence[int]) -> str:
-    ranks = [str(met.ranks[column]) for column in columns]
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 3 and int(ranks[-1]) - int(ranks[0]) == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"ranks {', '.join(ranks)}"
-
-
 def _note(met: Met, clock: _Clock, way: _Way) -> Note:
+    ranks = ranks_named([met.ranks[column] for column in clock])
     drift = f", and by {way.line.slope * 1e6:+.1f} us more each second" if way.line.slope else ""
     return Note(
         "clocks",
         1,
-        f"the times of {_names(met, clock)} were moved by {way.line.at_ns / 1000:+,.3f} us{drift}, by the ends of "
-        f"{way.collectives:,} collectives, spread {way.spread_ns / 1000:.1f} us",
+        f"the times of {ranks} were moved by {way.line.at_ns / 1000:+,.3f} us{drift}, by the ends of "
+        f"{counted(way.collectives, 'collective')}, spread {way.spread_ns / 1000:.1f} us",
     )
 
 
@@ -252,6 +245,6 @@ def _unknown(
         text = f"ranks' clocks differ, and collectives do not say by how much: {'; '.join(sorted(why))}"
         notes.append(Note("clocks", 1, text))
     if left:
-        text = f"no collectives bring {_names(met, left)} to the clock of the others"
-        notes.append(Note("clocks", 1, text))
+        ranks = ranks_named([met.ranks[column] for column in left])
+        notes.append(Note("clocks", 1, f"no collectives bring {ranks} to the clock of the others"))
     return notes

@@ -91,10 +91,15 @@ class Dependencies:
 
     @cached_property
     def own_time(self) -> Bool:
-        """bool [E], the order of a thread's calls: what lies between them is the thread's own work."""
+        """bool [E], the order of a thread's calls: what lies between them is the thread's own work.
+
+        Not what lies before a call that takes from a queue: there the thread may have waited for it to fill.
+        """
         table, edges = self.timeline, self.edges
         host = (edges.kind == EdgeKind.HOST) & ~table.on_device[edges.src] & ~table.on_device[edges.dst]
-        own: Bool = host & (self.done_ns[edges.src] == table.end_ns[edges.src])  # not after a call that stood
+        stood = self.done_ns[edges.src] != table.end_ns[edges.src]
+        takes = table.launch[edges.dst] >= 0
+        own: Bool = host & ~stood & ~takes
         return own
 
     @cached_property

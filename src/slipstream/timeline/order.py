@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream.timeline.dispatch import asked_ns, dispatch_edges, takings
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Timeline
 
@@ -30,7 +31,8 @@ class Rows:
         place: int32 [N], the stream in whose order a row runs.
         queued: bool [N], whether it stands in a device's stream, in the device's own time.
         echo: bool [N], a wait or a synchronisation written at the host's time on a device's stream (CUDA).
-        issue_ns: int64 [N], when the host issued it; its start where that is unknown.
+        issue_ns: int64 [N], when the host issued it, or put it into the queue of the thread that did; its start
+            where that is unknown.
         turn: int32 [N], the place of a row in the order in which a thread made its calls: by start, and of those
             that start together the shortest first, as what takes no time came before what took some.
         issue_turn: int32 [N], the turn of that call, so the order of issue; a row's own where that is unknown.
@@ -69,7 +71,7 @@ class Rows:
         queued = device & (kind <= Kind.WAIT) & ~echo
         launched = timeline.launch >= 0
         issue = np.where(launched, timeline.start_ns[np.maximum(timeline.launch, 0)], timeline.start_ns)
-        issue = np.minimum(issue, timeline.start_ns)
+        issue = asked_ns(timeline, np.minimum(issue, timeline.start_ns))
         stood = _stood_in_copy(timeline, queued)
         standing = (waits & ~echo) | (~device & (kind == Kind.SYNC))
         standing[stood[:, 1]] = False  # its own work comes first: it issues the copy
@@ -183,9 +185,14 @@ def stream_edges(rows: Rows, outside: Bool) -> EdgeList:
 
 
 def host_rows(rows: Rows) -> Int32:
-    """Return the rows of threads that the device has to do with, by (thread, turn): launches and waits."""
+    """Return the rows of threads that the device has to do with, by (thread, turn): launches and waits.
+
+    And what hands launches from one thread to another.
+    """
     timeline = rows.timeline
     wanted = np.zeros(len(timeline), np.bool_)
+    taken = takings(timeline)
+    wanted[taken] = wanted[timeline.launch[taken]] = True
     wanted[timeline.launch[rows.queued & (timeline.launch >= 0)]] = True
     wanted[(timeline.kind == Kind.LAUNCH) | (timeline.kind == Kind.SYNC)] = True
     wanted &= ~timeline.on_device
@@ -198,15 +205,20 @@ def host_edges(rows: Rows, *, infer: bool) -> EdgeList:
 
     What lies between two of them is the host's own work, whatever it was. Unless another thread of the rank made
     calls meanwhile: then the threads handed over to each other (as Python's and autograd's do), which is inferred.
+    Threads that take their work from a queue are no part of that: they run beside the others (`dispatch`).
     """
     timeline = rows.timeline
     found = host_rows(rows)
+    taken = takings(timeline)
+    takes = np.isin(timeline.stream[found], timeline.stream[taken])
+    dispatched, found = dispatch_edges(timeline, taken, found[takes]), found[~takes]
     if len(found) < 2:
-        return no_edges()
+        return dispatched
     if infer:
         found = found[np.lexsort((rows.turn[found], timeline.rank[found]))]
     behind = np.flatnonzero(timeline.rank[found[1:]] == timeline.rank[found[:-1]]) + 1
     src, dst = found[behind - 1], found[behind]
     same = timeline.stream[src] == timeline.stream[dst]
     handed = edge_list(src[~same], dst[~same], EdgeKind.HOST, Confidence.INFERRED)
-    return concatenate([edge_list(src[same], dst[same], EdgeKind.HOST), handed if infer else no_edges()])
+    alone = edge_list(src[same], dst[same], EdgeKind.HOST)
+    return concatenate([alone, handed if infer else no_edges(), dispatched])

@@ -34,13 +34,15 @@ class Schedule:
 class Model:
     """Nodes and edges of a schedule. N rows come first, then one arrival for each member of a collective.
 
+    And one for each row whose begin others wait for, not its end.
+
     Attributes:
         src, dst: int64 [E].
         bound_ns: int64 [E], the recorded delay.
         floor_ns: int64 [E], the delay that an edge has at least (a thread's own work between two calls).
         binding: bool [E], whether it held its row up in the recording.
         kind: uint8 [E].
-        edge: int64 [E], which edge of the Dependencies it stands for, -1 for what makes collectives.
+        edge: int64 [E], which edge of the Dependencies it stands for, -1 for one from an arrival to its row.
         work_ns: int64 [M], of each node.
         begin_ns: int64 [M], recorded.
         order: int64 [M], one in which nothing comes before what it waits for.
@@ -66,7 +68,9 @@ def make_model(deps: Dependencies) -> Model:
     count = len(table)
     kept = np.flatnonzero(edges.kind != EdgeKind.COLLECTIVE)
     members = [np.sort(rows).astype(np.int64) for rows in deps.collectives]
-    rows = np.concatenate(members) if members else np.empty(0, np.int64)
+    from_start = edges.from_start[kept]
+    begun = np.unique(edges.src[kept][from_start]).astype(np.int64)
+    rows = np.concatenate([*members, begun])
     arrival = np.arange(count, dtype=np.int64)
     arrival[rows] = count + np.arange(len(rows))
     dst = arrival[edges.dst[kept]]
@@ -80,11 +84,12 @@ def make_model(deps: Dependencies) -> Model:
     floor = np.where(host, np.minimum(table.start_ns[edges.dst[kept]] - finish, bound), np.minimum(bound, 0))
     meets_src = [np.repeat(arrival[group], len(group)) for group in members]
     meets_dst = [np.tile(group, len(group)) for group in members]
-    meet_src = np.concatenate(meets_src) if members else np.empty(0, np.int64)
-    meet_dst = np.concatenate(meets_dst) if members else np.empty(0, np.int64)
+    meet_src = np.concatenate([*meets_src, arrival[begun]])
+    meet_dst = np.concatenate([*meets_dst, begun])
     zeros = np.zeros(len(meet_src), np.int64)
     work = np.concatenate((np.maximum(deps.done_ns - deps.release_ns, 0), np.zeros(len(rows), np.int64)))
-    src = np.concatenate((edges.src[kept].astype(np.int64), meet_src))
+    waited_for = edges.src[kept].astype(np.int64)
+    src = np.concatenate((np.where(from_start, arrival[waited_for], waited_for), meet_src))
     all_dst = np.concatenate((dst, meet_dst))
     order, kept_edges = _topological(begin, src, all_dst)
     by_dst = kept_edges[np.argsort(all_dst[kept_edges], kind="stable")]

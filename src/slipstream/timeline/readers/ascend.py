@@ -112,6 +112,18 @@ def settle(part: Part, device: Bool, calls: Bool, steps: Bool) -> None:
         part.note("clipped", clipped, "device operations whose launch is not in the trace")
 
 
+def link_queue(part: Part) -> None:
+    """The thread that takes work from a queue was given it by another: the column `queue` says by which call.
+
+    The column is taken away.
+    """
+    queue = part.columns.pop("queue")
+    names = np.array([name.startswith("Dequeue") for name in part.names], np.bool_)
+    taken = names[part.columns["name"]] if len(part) else np.empty(0, np.bool_)
+    takings, puttings = np.flatnonzero(taken & (queue >= 0)), np.flatnonzero(~taken & (queue >= 0))
+    part.column("launch")[takings] = first_of(queue[puttings], puttings, queue[takings])
+
+
 def _enclosing(columns: dict[str, Any], collectives: Int64, tasks: Int64) -> Int64:
     """For each task the collective with its connection during which it began, -1 if there is none."""
     if not len(collectives):

@@ -20,6 +20,7 @@ from slipstream.timeline.readers.ascend import (
     call_kind,
     is_annotation,
     is_step,
+    link_queue,
     rank_of,
     settle,
     task_kind,
@@ -40,16 +41,19 @@ from slipstream.timeline.table import Group, Int64, Kind, Marks, Role, Stream
 #: What PYTORCH_API calls Python's own functions.
 _PYTHON_FUNCTION: Final = 50003
 _MSTX: Final = 50004
+#: What puts work into the queue of the thread that launches it, and what takes it from there.
+_QUEUE: Final = 50002
 _TASK: Final = (
     "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "taskType", "streamId", "taskId", "modelId",
 )  # fmt: skip
 #: The columns in the making, and what a row has there that says nothing.
 #: frame: 1 of a task that is only the outside of another, 0 of other tasks; task: what both are.
-#: step: 1 of a step of a collective.
+#: step: 1 of a step of a collective; queue: what an entry put into or taken from the queue has in common.
 _COLUMNS: Final[dict[str, tuple[type, int]]] = {
     "start_ns": (np.int64, -1), "end_ns": (np.int64, -1), "name": (np.int32, -1), "stream": (np.int32, -1),
     "kind": (np.uint8, Kind.HOST), "correlation": (np.int64, -1), "step": (np.uint8, 0), "task": (np.int64, -1),
     "frame": (np.int8, -1), GRAPH_KEY: (np.int64, -1), NODE_KEY: (np.int64, -1),
+    "queue": (np.int64, -1),
 }  # fmt: skip
 _COLLECTIVE: Final = re.compile(r"_(\d{1,9})_\d+$")
 _BYTES: Final = {"INT8": 1, "UINT8": 1, "FP16": 2, "BFP16": 2, "INT16": 2, "FP32": 4, "INT32": 4, "UINT32": 4}
@@ -234,9 +238,14 @@ class _Reader:
     def _operators(self) -> None:
         """PyTorch's own: operators, its queue, annotations. Its times are text."""
         part = self.part
-        for batch in self.database.batches("PYTORCH_API", ("startNs", "endNs", "name", "globalTid", "type")):
+        pairs = [
+            tuple(columns) for columns, _ in self.database.numbers("CONNECTION_IDS", ("id", "connectionId"))
+        ]
+        connection_of = Lookup(pairs)
+        wanted = ("startNs", "endNs", "name", "globalTid", "type", "connectionId")
+        for batch in self.database.batches("PYTORCH_API", wanted):
             kept = []
-            for start, end, name, thread, kind in batch:
+            for start, end, name, thread, kind, connection in batch:
                 if kind == _PYTHON_FUNCTION:
                     part.drop("python_function")
                     part.read += 1
@@ -252,11 +261,13 @@ class _Reader:
                     self.marks.append((*times, self.names[text], stream))
                     part.read += 1
                 else:
-                    kept.append((*times, self.names[text], stream))
-            table = np.array(kept, np.int64).reshape(-1, 4)
+                    kept.append(
+                        (*times, self.names[text], stream, whole(connection) if kind == _QUEUE else -1)
+                    )
+            table = np.array(kept, np.int64).reshape(-1, 5)
             self._add(
                 len(kept), start_ns=table[:, 0], end_ns=table[:, 1], name=table[:, 2], stream=table[:, 3],
-                kind=np.full(len(kept), Kind.HOST),
+                kind=np.full(len(kept), Kind.HOST), queue=connection_of(table[:, 4])[0],
             )  # fmt: skip
         for batch in self.database.batches("MSTX_EVENTS", ("startNs", "endNs", "message", "globalTid")):
             for start, end, name, thread in batch:
@@ -316,6 +327,7 @@ class _Reader:
         part.column("parent")[:] = place[columns.pop("operation")]
         device = np.array([stream.device is not None for stream in part.streams], np.bool_)[columns["stream"]]
         self._frames()
+        link_queue(part)
         settle(part, device, ~device & (columns["correlation"] >= 0), columns["step"] > 0)
 
     def _frames(self) -> None:

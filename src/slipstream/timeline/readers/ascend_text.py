@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from slipstream.timeline.part import Numbers, Part, Pool, check_times, first_of, nanoseconds
+from slipstream.timeline.part import Numbers, Part, Pool, check_times, nanoseconds
 from slipstream.timeline.readers.ascend import (
     COLLECTIVE,
     NOTHING,
@@ -21,6 +21,7 @@ from slipstream.timeline.readers.ascend import (
     group_of,
     is_annotation,
     is_step,
+    link_queue,
     rank_of,
     read_step_times,
     settle,
@@ -184,7 +185,7 @@ class _Reader:
         self._fill(raw)
         self._drop_seen_twice(raw)
         columns = part.columns
-        self._queue()
+        link_queue(part)
         device = np.array([stream.device is not None for stream in part.streams], np.bool_)[columns["stream"]]
         steps = columns["step"] > 0
         settle(part, device, ~device & (columns["correlation"] >= 0), steps)
@@ -322,16 +323,6 @@ class _Reader:
             keep[row] = task is None
         part.drop("shown twice", int((~keep).sum()))
         part.keep_rows(keep)
-
-    def _queue(self) -> None:
-        """The thread that takes work from the queue was given it by the one that put it there."""
-        part, columns = self.part, self.part.columns
-        names = np.array([name.startswith("Dequeue") for name in part.names], np.bool_)
-        taken = names[columns["name"]] if len(part) else np.empty(0, np.bool_)
-        queued = columns["queue"] >= 0
-        taken_rows, put = np.flatnonzero(taken & queued), np.flatnonzero(~taken & queued)
-        found = first_of(columns["queue"][put], put, columns["queue"][taken_rows])
-        part.column("launch")[taken_rows] = found
 
 
 def _device(pid: Any) -> int:
