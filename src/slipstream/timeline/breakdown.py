@@ -16,7 +16,7 @@ from slipstream.timeline.host import BETWEEN, host_work, main_thread
 from slipstream.timeline.overlap import Intervals, Share, share, union
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.rounds import Round
-from slipstream.timeline.table import Bool, Int32, Kind
+from slipstream.timeline.table import Bool, Int32, Kind, Role
 
 
 @dataclass
@@ -130,6 +130,9 @@ class Join:
 def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
     """Return the joins of a rank in the stretch of a path: of branches side by side first, then those on the path.
 
+    Not those where communication only stood behind other communication on its own stream, as it does most of the
+    time: nothing waits there for a branch.
+
     Args:
         deps: rows and edges.
         path: what waits begins its own work in the same stretch.
@@ -142,6 +145,9 @@ def joins(deps: Dependencies, path: Path, *, rank: int) -> list[Join]:
     found: list[Join] = []
     for last, second in _last_two(deps, inside[table.rank[inside] == rank]):
         row = int(edges.dst[last])
+        role = table.streams[deps.place[row]].role
+        if role is Role.COMM and edges.kind[last] == EdgeKind.STREAM:
+            continue
         branch = work_behind(deps, int(edges.src[last]))
         other = work_behind(deps, int(edges.src[second]))
         found.append(
