@@ -85,6 +85,12 @@ def test_a_busy_dispatcher_is_the_path_itself() -> None:
         assert report.path.by_piece()[Piece.UNKNOWN] == 0
 
 
+def test_the_seam_between_draft_and_verify_is_told_by_python() -> None:
+    (reports,) = analyse(run(busy_ns=10 * US, slow_ns=200 * US)).reports.values()
+    for report in reports[1:-1]:
+        assert report.answers[2].values["host"] == ["aten::slow: 195.0 us", "Enqueue: 1.0 us"]
+
+
 def test_edges() -> None:
     line = run(busy_ns=10 * US, slow_ns=200 * US)
     deps = find_dependencies(line)

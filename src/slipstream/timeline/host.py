@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipstream.timeline.dispatch import takings
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.markers import read_marker
 from slipstream.timeline.overlap import Intervals, covered_ns, subtract, union
@@ -138,12 +139,16 @@ def _one_by_one(starts: list[int], ends: list[int], names: list[int]) -> Innermo
 
 
 def main_thread(deps: Dependencies, rank: int) -> int:
-    """Return the thread of a rank that launches most, else the one that does most; -1 without any."""
+    """Return the thread of a rank that launches most, else the one that does most; -1 without any.
+
+    Not one that only launches what others put into its queue: of these, the one that puts most.
+    """
     if rank not in deps.main_threads:
         table = deps.timeline
         threads = np.array(
             [stream.rank == rank and stream.device is None for stream in table.streams], np.bool_
         )
+        threads[table.stream[takings(table)]] = False
         calls = table.stream[table.launch[table.launch >= 0]]
         calls = calls[threads[calls]]
         rows = calls if len(calls) else table.stream[threads[table.stream]]
