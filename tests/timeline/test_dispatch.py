@@ -15,11 +15,13 @@ import pytest
 
 from slipstream.timeline.analysis import analyse
 from slipstream.timeline.assemble import Op, timeline_of
+from slipstream.timeline.changes import parse_scale
 from slipstream.timeline.dispatch import takings
 from slipstream.timeline.edges import EdgeKind, find_dependencies
 from slipstream.timeline.path import Piece
 from slipstream.timeline.readers import open_timeline
 from slipstream.timeline.table import Kind, Timeline
+from slipstream.timeline.whatif import what_if
 from tests.timeline.places import real
 
 US = 1_000
@@ -120,3 +122,26 @@ def test_real_queues_are_linked_and_lead_to_python(name: str) -> None:
     for rank, reports in found.reports.items():
         for report, before in zip(reports, bare.reports[rank], strict=True):
             assert report.path.length_ns == before.path.length_ns == report.round.took_ns
+
+
+@pytest.mark.parametrize(("busy_ns", "slow_ns"), [(10 * US, 200 * US), (200 * US, 10 * US)])
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_what_if_python_were_faster_equals_a_run_with_such_a_python(
+    busy_ns: int, slow_ns: int, times: float
+) -> None:
+    """Also where that moves the path from Python to the dispatcher, or back."""
+    result = what_if(
+        analyse(run(busy_ns=busy_ns, slow_ns=slow_ns)), [parse_scale(f"host~aten::slow={times}")]
+    )
+    truth = analyse(run(busy_ns=busy_ns, slow_ns=int(slow_ns * times)))
+    expected = [item.took_ns for item in truth.rounds.counted(0)]
+    assert result.hopeful_ns.tolist()[1:-1] == expected[1:-1]
+
+
+def test_what_if_the_dispatcher_were_faster() -> None:
+    """A busy one holds the rounds up by all it does, an idle one by nothing."""
+    busy = analyse(run(busy_ns=200 * US, slow_ns=10 * US))
+    saved = what_if(busy, [parse_scale("host~Dequeue=0.5")])
+    assert (saved.before_ns - saved.hopeful_ns)[1:-1].tolist() == [200 * US] * (ROUNDS - 2)
+    idle = analyse(run(busy_ns=10 * US, slow_ns=200 * US))
+    assert what_if(idle, [parse_scale("host~Dequeue=0.5")]).text.startswith("no gain")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slipstream.errors import UnknownNameError, UsageError
-from slipstream.timeline.analysis import analyse
+from slipstream.timeline.analysis import Analysis, analyse
 from slipstream.timeline.changes import (
     Bucket,
     ExtendGraph,
@@ -85,8 +85,51 @@ def test_a_prefetch_that_overlaps_and_changes_nothing() -> None:
     assert result.text.startswith("no gain")
     assert result.touched_on_path_ns == 0
     gain = what_if(analysis, [parse_scale("host~build_tree=0.5")])
-    assert gain.mean_gain_ns[0] == 0  # a named operation of the host is part of the time between two calls
+    assert gain.mean_gain_ns == (150 * US, 150 * US)
+    assert gain.text.startswith("saves 150.0 us")
     assert what_if(analysis, [Host(0.5)]).mean_gain_ns[0] > 150 * US
+
+
+@pytest.mark.parametrize(
+    ("what", "times", "slack_ns"),
+    [
+        ("build_tree", 0.5, 0),
+        ("build_tree", 3.0, 0),
+        ("pack", 0.25, 0),
+        ("outer", 0.5, 2 * FREE.call // 2),  # a mark: its two calls are made shorter as well
+    ],
+)
+def test_an_operation_of_the_host_scaled_equals_a_run_in_which_it_takes_so_long(
+    what: str, times: float, slack_ns: int
+) -> None:
+    """Whether it lies between two calls, holds them, or is hidden by the device."""
+
+    def program(rank: Rank, scaled: dict[str, float]) -> Generator[None]:
+        def host(name: str, ns: int) -> None:
+            rank.host(name, int(ns * scaled.get(name, 1.0)))
+
+        for _ in range(6):
+            end = rank.mark("draft")
+            rank.kernel("draft", "main", 60 * US)
+            end()
+            host("build_tree", 80 * US)
+            outer = rank.mark("outer")
+            for _ in range(2):
+                host("pack", int(20 * US * scaled.get("outer", 1.0)))
+                rank.kernel("pack_kernel", "main", 5 * US)
+            outer()
+            end = rank.mark("verify")
+            rank.kernel("verify", "main", 200 * US)
+            end()
+            yield from rank.sync("main")
+
+    def took(scaled: dict[str, float]) -> Analysis:
+        return analyse(World(costs=FREE).run(lambda rank: program(rank, scaled)).timeline())
+
+    result = what_if(took({}), [parse_scale(f"host~{what}={times}")])
+    truth = took({what: times}).rounds.counted(0)
+    expected = [item.took_ns - slack_ns for item in truth]
+    assert inner(result.hopeful_ns).tolist() == expected[1:-1]
 
 
 def test_removing_a_wait() -> None:

@@ -1,6 +1,7 @@
 """What a what-if changes: read from the command line, and put into a schedule's model.
 
 --scale comm=0.5   --scale 'kernel~pattern=0.8'   --scale verify=0.9     durations of rows
+--scale 'host~build_tree=0.5'                                          what threads do in an operation
 --host 0                                                               threads' own work
 --remove-wait main:plan                                                main no longer waits for plan
 --bucket 8=6                                                           replays of bucket 8 with 6 slots
@@ -23,6 +24,8 @@ from slipstream.timeline import markers
 from slipstream.timeline.breakdown import short_name
 from slipstream.timeline.edge_types import EdgeKind
 from slipstream.timeline.edges import Dependencies
+from slipstream.timeline.host_changes import host_names, own_edges, scale_time, time_of, working
+from slipstream.timeline.overlap import Intervals, merge
 from slipstream.timeline.reschedule import Model, delays
 from slipstream.timeline.rounds import Phase, Rounds, Route
 from slipstream.timeline.table import Bool, Int64, Kind
@@ -153,6 +156,7 @@ class Inputs:
         delay_ns: int64 [E of the model] of each.
         without: bool [E of the model].
         touched: bool [N], rows whose time or waits a change touches.
+        host: by thread, the host's time that a change touches, as far as no row in `touched` is it.
         hide: whether communication is hidden as far as it can be.
         remarks: what a reader should know of how a change was put.
     """
@@ -161,6 +165,7 @@ class Inputs:
     delay_ns: dict[bool, Int64]
     without: Bool
     touched: Bool
+    host: dict[int, Intervals]
     hide: bool
     remarks: list[str]
 
@@ -179,6 +184,7 @@ def apply(deps: Dependencies, rounds: Rounds, model: Model, changes: Iterable[Ch
         {careful: delays(model, careful=careful) for careful in (True, False)},
         np.zeros(len(model.src), np.bool_),
         np.zeros(count, np.bool_),
+        {},
         False,
         [],
     )
@@ -207,14 +213,15 @@ def _multiply(inputs: Inputs, rows: Bool, careful: float, hopeful: float) -> Non
 
 def _scale(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inputs, change: Scale) -> None:
     table = deps.timeline
-    if change.what == "host" and not change.pattern:
-        _host(deps, model, inputs, change.factor)
+    if change.what == "host":
+        if change.pattern:
+            _host_by_name(deps, model, inputs, change)
+        else:
+            _host(deps, model, inputs, change.factor)
         return
     phases = {phase.name for items in rounds.of_rank.values() for item in items for phase in item.phases}
     if change.what in _KINDS:
         rows = table.is_work & (table.kind == _KINDS[change.what])
-    elif change.what == "host":
-        rows = ~table.on_device & (table.kind != Kind.SYNC)
     elif change.what in phases:
         rows = _rows_of(deps, rounds, change.what)
     else:
@@ -255,26 +262,24 @@ def _phases(rounds: Rounds, *names: str) -> list[Phase]:
     ]
 
 
+def _host_by_name(deps: Dependencies, model: Model, inputs: Inputs, change: Scale) -> None:
+    when = time_of(deps, change.pattern)
+    if not any(map(len, when.values())):
+        there = {short_name(name).strip() for name in host_names(deps)}
+        raise UnknownNameError("host (by pattern)", change.pattern, _alike(change.pattern, there))
+    scale_time(deps, model, when, change.factor, inputs.work_ns, inputs.delay_ns)
+    for thread, stretches in when.items():
+        inputs.host[thread] = merge(inputs.host[thread], stretches) if thread in inputs.host else stretches
+
+
 def _host(deps: Dependencies, model: Model, inputs: Inputs, factor: float) -> None:
-    table = deps.timeline
-    rows = ~table.on_device & (table.kind != Kind.SYNC)
+    rows = working(deps)
     if not rows.any():
         raise UsageError("--host: this trace holds no host, so nothing would change.")
     _multiply(inputs, rows, factor, factor)
-    own = _own_time(deps, model)
+    own = own_edges(deps, model)
     for delay in inputs.delay_ns.values():
         delay[own] = np.rint(delay[own] * factor).astype(np.int64)
-
-
-def _own_time(deps: Dependencies, model: Model) -> Bool:
-    """Return the edges of the model that are a thread's own time between two calls, or back from a copy."""
-    known = model.edge >= 0
-    own = np.zeros(len(model.edge), np.bool_)
-    own[known] = deps.own_time[model.edge[known]]
-    back = (model.kind == EdgeKind.HOST) & ~own & (model.dst < len(deps.timeline))
-    kind = deps.timeline.kind[np.minimum(model.dst, len(deps.timeline) - 1)]
-    own |= back & (kind != Kind.SYNC)
-    return own
 
 
 def _remove_wait(deps: Dependencies, model: Model, inputs: Inputs, change: RemoveWait) -> None:
@@ -369,7 +374,7 @@ def _extend_graph(deps: Dependencies, rounds: Rounds, model: Model, inputs: Inpu
     inputs.without |= (model.kind == EdgeKind.LAUNCH) & later[dst] & (model.dst < len(table))
     gap = _gap_in_replays(deps)
     behind = (model.kind == EdgeKind.STREAM) & later[dst]
-    into_calls = _own_time(deps, model) & calls[dst]
+    into_calls = own_edges(deps, model) & calls[dst]
     for careful, delay in inputs.delay_ns.items():
         delay[behind] = np.minimum(delay[behind], gap if careful else 0)
         delay[into_calls] = 0
@@ -385,7 +390,7 @@ def _begin_at_once(deps: Dependencies, model: Model, inputs: Inputs, call: int, 
     """Take away what a thread does from the begin of a phase to its first launch."""
     if call < 0:
         return
-    into = np.flatnonzero(_own_time(deps, model) & (model.dst == call))
+    into = np.flatnonzero(own_edges(deps, model) & (model.dst == call))
     before = np.maximum(begin_ns - deps.done_ns[model.src[into]], 0)
     for delay in inputs.delay_ns.values():
         delay[into] = np.minimum(delay[into], before)

@@ -13,10 +13,11 @@ import numpy as np
 from slipstream.timeline.analysis import Analysis
 from slipstream.timeline.changes import Bucket, Change, Host, Inputs, Scale, apply
 from slipstream.timeline.edge_types import Confidence
-from slipstream.timeline.overlap import union
+from slipstream.timeline.overlap import covered_ns, union
+from slipstream.timeline.path import Piece
 from slipstream.timeline.reschedule import Model, Schedule, make_model, reschedule
 from slipstream.timeline.rounds import Round
-from slipstream.timeline.table import Bool, Kind
+from slipstream.timeline.table import Kind
 from slipstream.timeline.unexplained import relax, unexplained
 from slipstream.timeline.wording import counted, duration
 
@@ -90,7 +91,7 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         _rescheduled(analysis, items, model, inputs, careful) for careful in (True, False)
     )
     before = np.array([item.took_ns for item in items], np.int64)
-    on_path = _on_path(analysis, rank, items, inputs.touched)
+    on_path = _on_path(analysis, rank, items, inputs)
     remarks = list(inputs.remarks)
     if model.broken:
         remarks.append(
@@ -112,7 +113,7 @@ def what_if(analysis: Analysis, changes: Sequence[Change], *, rank: int | None =
         careful_ns,
         hopeful_ns,
         _limit(analysis, items, model, changes),
-        int(deps.timeline.dur_ns[touched].sum()),
+        int(deps.timeline.dur_ns[touched].sum()) + _host_ns(analysis, rank, inputs),
         on_path,
         _inferred_share(analysis, rank, items),
         tuple(remarks),
@@ -185,15 +186,26 @@ def _limit(
     return _rescheduled(analysis, items, model, inputs, careful=False)
 
 
-def _on_path(analysis: Analysis, rank: int, items: Sequence[Round], touched: Bool) -> int:
+def _host_ns(analysis: Analysis, rank: int, inputs: Inputs) -> int:
+    streams = analysis.timeline.streams
+    return sum(when.total_ns for thread, when in inputs.host.items() if streams[thread].rank == rank)
+
+
+def _on_path(analysis: Analysis, rank: int, items: Sequence[Round], inputs: Inputs) -> int:
+    touched, stream = inputs.touched, analysis.timeline.stream
     numbers = {item.number for item in items}
     total = 0
     for report in analysis.reports.get(rank, ()):
         if report.round.number not in numbers:
             continue
         path = report.path
-        mine = (path.row >= 0) & touched[np.maximum(path.row, 0)]
+        row = np.maximum(path.row, 0)
+        mine = (path.row >= 0) & touched[row]
         total += int((path.ends_ns - path.starts_ns)[mine].sum())
+        host = (path.row >= 0) & (path.piece == Piece.HOST) & ~mine
+        for thread, when in inputs.host.items():
+            own = host & (stream[row] == thread)
+            total += int(covered_ns(path.starts_ns[own], path.ends_ns[own], when).sum())
     return total
 
 
