@@ -10,9 +10,9 @@ from slipstream.timeline.analysis import analyse
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.edge_types import Confidence, EdgeKind
 from slipstream.timeline.edges import find_dependencies
-from slipstream.timeline.path import critical_path
+from slipstream.timeline.path import Piece, critical_path
 from slipstream.timeline.reschedule import make_model, reschedule
-from slipstream.timeline.table import Graph, Kind, Source
+from slipstream.timeline.table import Graph, Kind, Role, Source, Stream
 from tests.timeline.speculative import US
 from tests.timeline.test_answers import check_invariants
 from tests.timeline.virtual import Node, Rank, World
@@ -170,3 +170,25 @@ def test_a_call_that_stands_in_its_copy_is_not_the_hosts_work() -> None:
     work[table.name == table.names.index("long")] = 100_000
     again = reschedule(make_model(deps), len(table), work_ns=work)
     assert again.done_ns.max() == 130_000
+
+
+def test_without_a_host_late_work_is_taken_to_have_waited_for_what_ended_last() -> None:
+    """kernels [a]                        [b]        [c]
+    reduces    [reduce ...............]         (c comes 300 us after b, and nothing ran: unexplained)
+    """
+    streams = (Stream(0, 4, "stream 2", 2), Stream(0, 4, "communication", -1, Role.COMM))
+    ops = [
+        Op("a", 0, 20 * US, "stream 2"),
+        Op("reduce", 20 * US, 1000 * US, "communication", Kind.COMM),
+        Op("b", 1150 * US, 1200 * US, "stream 2"),
+        Op("c", 1500 * US, 1600 * US, "stream 2"),
+    ]
+    line = timeline_of(ops, streams=streams)
+    (report,) = analyse(line).reports[0]
+    assert report.path.by_piece()[Piece.WORK] == (20 + 980 + 50 + 100) * US
+    assert report.path.by_piece()[Piece.UNKNOWN] == (150 + 300) * US
+    assert sum(ns for (_, sure), ns in report.rests_on.items() if sure is Confidence.GUESSED) >= 980 * US
+    # With a host in the trace, whose calls are not those of these rows, nothing of that is concluded.
+    with_host = timeline_of([*ops, Op("aten::add", 0, US, "thread 1", Kind.HOST)], streams=streams)
+    (report,) = analyse(with_host).reports[0]
+    assert report.path.by_piece()[Piece.WORK] == (20 + 50 + 100) * US

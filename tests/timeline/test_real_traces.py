@@ -209,6 +209,8 @@ def test_ascend_tables_of_four_ranks() -> None:
     line = open_timeline(real("ascend/qwen3-4rank"))
     assert line.ranks == (0, 1, 2, 3)
     assert len(line.vendor) == 4
+    # Rank 2 ran on device 4 of its host: its collectives too.
+    assert {(stream.rank, stream.device) for stream in line.streams} == {(0, 0), (1, 0), (2, 4), (3, 0)}
     ours = (line.rank == 0) & (line.kind == Kind.KERNEL)
     assert busy_ns(line, ours) == pytest.approx(line.vendor[0].totals["Computing"], abs=100)
     assert len([note for note in line.notes if note.what == "missing"]) == 4

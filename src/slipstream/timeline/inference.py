@@ -11,7 +11,7 @@ import numpy as np
 
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.order import Rows
-from slipstream.timeline.table import Bool, Int32, Int64, Kind, Note
+from slipstream.timeline.table import Bool, Int32, Int64, Kind, Note, Timeline
 
 #: A wait longer than this stood; a shorter one found its event done.
 BLOCKING_NS = 1_000
@@ -119,6 +119,9 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     is known to hold it, and soon (8 us) after a row on another stream of its device ended: it probably waited for
     that one. Where the same two nodes of a graph meet so in most of its replays, it is inferred; else guessed.
 
+    Where a rank's trace has no host, times are all there is: work that began 100 us late is taken to have waited
+    for what ended last on the device before it, however long before. The rest stays unexplained.
+
     Args:
         rows: the timeline.
         first: int32 [N + 1], where each row's known edges begin.
@@ -129,6 +132,7 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     if not len(candidates):
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
+    alone = _without_host(timeline)
     for device in np.unique(timeline.device[candidates]).tolist():
         mine = rows.queued & (timeline.device == device) & timeline.is_work
         work = np.flatnonzero(mine)
@@ -136,8 +140,9 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
         ends = timeline.end_ns[work]
         here = candidates[timeline.device[candidates] == device]
         high = np.searchsorted(ends, timeline.start_ns[here], side="right")
-        for row, index in zip(here.tolist(), high.tolist(), strict=True):
-            other = _ended_just_before(rows, work, index, row, int(lag[row]))
+        within = np.where(alone[here], lag[here], np.minimum(JOIN_NS, lag[here] // 2))
+        for row, index, ago in zip(here.tolist(), high.tolist(), within.tolist(), strict=True):
+            other = _ended_just_before(rows, work, index, row, ago)
             if other >= 0:
                 pairs[0].append(other)
                 pairs[1].append(row)
@@ -154,9 +159,14 @@ def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> tuple[Int32, Int64]
         least[heads] = np.minimum.reduceat(lag_ns, first[heads])
     late = timeline.is_work & rows.queued & (least > UNEXPLAINED_NS)
     # Issued long ago, its stream free, and not begun: it waited, whether a call to wait is in the trace or not.
-    stood = (timeline.launch >= 0) & (least > STOOD_NS)
+    stood = ((timeline.launch >= 0) | _without_host(timeline)) & (least > STOOD_NS)
     found = late & ((timeline.graph >= 0) | stood | _behind_wait_calls(rows))
     return np.flatnonzero(found).astype(np.int32), least
+
+
+def _without_host(timeline: Timeline) -> Bool:
+    """bool [N], rows of ranks of which the trace shows no host at all."""
+    return ~np.isin(timeline.rank, np.unique(timeline.rank[~timeline.on_device]))
 
 
 def _behind_wait_calls(rows: Rows) -> Bool:
@@ -182,14 +192,14 @@ def _behind_wait_calls(rows: Rows) -> Bool:
     return found
 
 
-def _ended_just_before(rows: Rows, work: Int64, index: int, row: int, lag_ns: int) -> int:
-    """Return the row of another stream that ended last before a row began, soon enough, or -1."""
+def _ended_just_before(rows: Rows, work: Int64, index: int, row: int, ago_ns: int) -> int:
+    """Return the row of another stream that ended last before a row began, at most so long ago, or -1."""
     timeline = rows.timeline
     begin = int(timeline.start_ns[row])
     while index > 0:
         index -= 1
         other = int(work[index])
-        if timeline.end_ns[other] < begin - min(JOIN_NS, lag_ns // 2):
+        if timeline.end_ns[other] < begin - ago_ns:
             return -1
         same_replay = timeline.graph[row] < 0 or (
             timeline.graph[other] == timeline.graph[row] and timeline.replay[other] == timeline.replay[row]

@@ -301,7 +301,8 @@ class _Reader:
             made = self.columns.pop(key)
             columns[key] = np.concatenate(made) if made else np.empty(0, dtype)
         part.names = [str(name) for name in self.names]
-        part.streams = [_stream(first, second) for first, second in self.streams]
+        devices = [max(0, whole(first)) for first, _ in self.streams if not isinstance(first, str)]
+        part.streams = [_stream(first, second, min(devices, default=0)) for first, second in self.streams]
         for row, group, sequence, moved in self.collective_facts:
             part.column("group")[row], part.column("sequence")[row] = group, sequence
             part.column("bytes")[row] = moved
@@ -349,9 +350,9 @@ class _Reader:
                 parent[row] = found if parent[found] < 0 else parent[found]
 
 
-def _stream(first: Any, second: Any) -> Stream:
+def _stream(first: Any, second: Any, device: int) -> Stream:
     if first == "thread":
         return Stream(0, None, f"thread {second}", second, Role.HOST)
     if first == "communication":
-        return Stream(0, 0, "communication", -1, Role.COMM)
+        return Stream(0, device, "communication", -1, Role.COMM)
     return Stream(0, max(0, whole(first)), f"stream {second}", whole(second))

@@ -25,7 +25,11 @@ from slipstream.timeline.replays import GRAPH_KEY, NODE_KEY
 from slipstream.timeline.table import Kind, Role, Stream
 
 _FIELDS: Final = ("start_ns", "end_ns", "name", "stream", "kind", "sequence", "group", GRAPH_KEY, NODE_KEY)
-_COMMUNICATION: Final = Stream(0, 0, "communication", -1, Role.COMM)
+
+
+def _communication_of(device: int) -> Stream:
+    """The lane of collectives, whose streams the tables do not say."""
+    return Stream(0, device, "communication", -1, Role.COMM)
 
 
 def read_tables(folder: Path) -> Part:
@@ -53,14 +57,16 @@ def _kernels(part: Part, path: Path) -> None:
     lost = bad | bad_dur
     part.drop("time", int(lost.sum()))
     table = _Table(path.parent)
+    # A profile is of one device; rows of collectives may leave it out, as older versions all do.
+    device = max((whole(row.get("Device_id")) for row in rows), default=0)
+    device = 0 if device in (-1, NOTHING) else device
     for row, at, dur, skip in zip(rows, start_ns.tolist(), dur_ns.tolist(), lost, strict=True):
         if skip:
             continue
         name, core = row.get("Name") or "", row.get("Accelerator Core") or ""
         collective = core == "COMMUNICATION" or name.startswith("hcom_")
         stream, model = whole(row.get("Stream ID")), whole(row.get("Model ID"))
-        device = max(whole(row.get("Device_id")), 0)
-        where = Stream(0, device, f"stream {stream}", stream) if stream >= 0 else _COMMUNICATION
+        where = Stream(0, device, f"stream {stream}", stream) if stream >= 0 else _communication_of(device)
         key = node_key(stream, whole(row.get("Task ID")))
         in_graph = model not in (-1, NOTHING)
         table.add(at, at + dur, name, where, collective, *((model, key) if in_graph else (-1, -1)))
@@ -96,7 +102,7 @@ def _communication(part: Part, path: Path) -> None:
                 start_ns,
                 start_ns + round(took_ms * 1e6),
                 name.partition("@")[0],
-                _COMMUNICATION,
+                _communication_of(0),
                 True,
                 -1,
                 -1,

@@ -3,7 +3,7 @@
 work        attention_kernel 41.2 us    ncclAllReduce 12.0 us
 host        build_tree 80.0 us
 delay       launches 4.1 us, stream order 1.9 us ...
-idle        nothing known held the path up
+idle        nothing known held the path up, here or on a rank whose kernels are not in the trace
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +20,10 @@ from slipstream.timeline.analysis import RoundReport
 from slipstream.timeline.breakdown import family, short_name
 from slipstream.timeline.path import Path, Piece
 from slipstream.timeline.report.words import EDGES
-from slipstream.timeline.table import Kind, Timeline
+from slipstream.timeline.table import Int32, Kind, Timeline
+
+#: Unexplained time of ranks that show collectives, and no kernel.
+NO_KERNELS: Final = "a rank whose kernels are not in the trace"
 
 
 class Entry(StrEnum):
@@ -81,9 +85,10 @@ def ledger_of(timeline: Timeline, reports: Sequence[RoundReport]) -> Ledger:
     """
     account = Ledger(len(reports), sum(report.path.length_ns for report in reports))
     names: dict[int, tuple[Entry, str]] = {}
+    blind = np.setdiff1d(timeline.rank, timeline.rank[timeline.on_device & (timeline.kind == Kind.KERNEL)])
     for report in reports:
         _work(timeline, report.path, account, names)
-        _delays(report.path, account)
+        _delays(timeline, report.path, account, blind)
         for part in report.parts:
             for name, ns in part.host.items():
                 account.spent[Entry.HOST, name] += ns
@@ -114,11 +119,13 @@ def _entry(name: str, kind: Kind) -> tuple[Entry, str]:
     return Entry.WORK, short_name(name).strip()
 
 
-def _delays(path: Path, account: Ledger) -> None:
+def _delays(timeline: Timeline, path: Path, account: Ledger, blind: Int32) -> None:
     took = path.ends_ns - path.starts_ns
     delay = path.piece == Piece.DELAY
     for edge in np.unique(path.edge[delay]).tolist():
         account.spent[Entry.DELAY, EDGES[edge]] += int(took[delay & (path.edge == edge)].sum())
-    unknown = int(took[path.piece == Piece.UNKNOWN].sum())
-    if unknown:
-        account.spent[Entry.IDLE, "nothing known held it up"] += unknown
+    unknown = path.piece == Piece.UNKNOWN
+    elsewhere = unknown & (path.row >= 0) & np.isin(timeline.rank[np.maximum(path.row, 0)], blind)
+    for name, mine in (("nothing known held it up", unknown & ~elsewhere), (NO_KERNELS, elsewhere)):
+        if mine.any():
+            account.spent[Entry.IDLE, name] += int(took[mine].sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.timeline.host import BETWEEN
-from slipstream.timeline.report.ledger import Entry
+from slipstream.timeline.report.ledger import NO_KERNELS, Entry
 from slipstream.timeline.report.overview import Overview, RankLine
 from slipstream.timeline.report.words import ROUNDS, host_name
 from slipstream.timeline.rounds import RoundKind
@@ -99,7 +99,10 @@ def _cause(view: Overview, share: float, entries: tuple[Entry, ...]) -> str:
 
 
 def _host(view: Overview) -> str:
-    """Say what the host did meanwhile."""
+    """Say what the host did meanwhile, or that the path runs where the trace shows little."""
+    blind = dict(view.ledger.names(Entry.IDLE)).get(NO_KERNELS, 0)
+    if 2 * blind > view.ledger.of(Entry.IDLE):
+        return f" ({percent(blind / view.ledger.total_ns)} on {NO_KERNELS})"
     if not view.ledger.meanwhile:
         return ""
     name, _ = max(view.ledger.meanwhile.items(), key=lambda item: (item[1], item[0]))
