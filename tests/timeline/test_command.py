@@ -370,7 +370,9 @@ REAL = {
     "kineto/hta/a100-nccl-args.json.gz": ["step over 99.9 % 219.86 ms 222.83 ms 3 eager host (aten::empty)"],
     "ascend/910b-alexnet-text/level1-rank0": ["equal ours to 0.1 us"],
     "ascend/910b-alexnet-db": ["equal ours to 0.1 us", "longest on the host: empty_tensor"],
-    "ascend/qwen3-4rank": ["nothing in the trace explains the wait (59.6 % on a rank whose kernels are not in"],
+    "ascend/qwen3-4rank": [
+        "nothing in the trace explains the wait (59.6 % on a rank whose kernels are not in"
+    ],
     "kineto/dlrm-8rank": [
         "rank 7 (told of here)",
         "8 ranks, 2,244 device operations, not cut into rounds",
