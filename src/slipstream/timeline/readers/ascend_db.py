@@ -150,8 +150,8 @@ class _Reader:
             tasks, names, _, _ = zip(*reversed(batch), strict=True)
             named.insert(0, (integers(tasks), integers(names)))
         for table in ("COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO"):
-            for (tasks, names), _ in self.database.numbers(table, ("globalTaskId", "name")):
-                named.append((tasks, names))
+            for (of_tasks, their_names), _ in self.database.numbers(table, ("globalTaskId", "name")):
+                named.append((of_tasks, their_names))
         name_of = Lookup(named)
         self.step_of: dict[int, tuple[int, int]] = {}
         of_steps = np.array([task for task in steps if isinstance(task, int)], np.int64)
@@ -169,7 +169,7 @@ class _Reader:
                 self.step_of[self.rows + row] = steps[int(task_id[row])]
                 facts[row, 1:] = Kind.SUBTASK, True  # a part of a collective
             task = (stream << 32) | (numbers & 0xFFFFFFFF)
-            model[(model == NOTHING) | (model < 0)] = -1
+            model = np.where((model == NOTHING) | (model < 0), -1, model)
             places, which = pairs_of(device, stream)
             self._add(
                 len(start), start_ns=start, end_ns=end, correlation=connection,
@@ -238,10 +238,8 @@ class _Reader:
     def _operators(self) -> None:
         """PyTorch's own: operators, its queue, annotations. Its times are text."""
         part = self.part
-        pairs = [
-            tuple(columns) for columns, _ in self.database.numbers("CONNECTION_IDS", ("id", "connectionId"))
-        ]
-        connection_of = Lookup(pairs)
+        connections = self.database.numbers("CONNECTION_IDS", ("id", "connectionId"))
+        connection_of = Lookup([(ids, values) for (ids, values), _ in connections])
         wanted = ("startNs", "endNs", "name", "globalTid", "type", "connectionId")
         for batch in self.database.batches("PYTORCH_API", wanted):
             kept = []

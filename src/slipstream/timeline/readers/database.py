@@ -33,8 +33,8 @@ def is_database(path: Path) -> bool:
 class Database:
     """A database of which only what is there is asked for."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.connection = path, connection
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         self.tables = {name for (name,) in listed}
 
@@ -54,8 +54,10 @@ class Database:
         while batch := cursor.fetchmany(_BATCH):
             yield batch
 
-    def numbers(self, table: str, wanted: Sequence[str], *, times: int = 0) -> Iterator[tuple[Int64, int]]:
-        """Columns of integers, and how many rows had to be left out.
+    def numbers(
+        self, table: str, wanted: Sequence[str], *, times: int = 0
+    ) -> Iterator[tuple[Sequence[Int64], int]]:
+        """Columns of integers, to read only, and how many rows had to be left out.
 
         NULL, and what is no number of 62 bits, is -1.
 
@@ -65,7 +67,7 @@ class Database:
             times: without a number in one of so many first columns a row is left out.
 
         Yields:
-            int64 [columns, rows], and a count.
+            int64 [rows] for each column, and a count.
         """
         there = self.columns(table)
         if not there:
@@ -74,7 +76,15 @@ class Database:
             "-1" if name not in there else f'"{name}"' if place < times else f'coalesce("{name}", -1)'
             for place, name in enumerate(wanted)
         )
-        cursor = self.connection.execute(f'SELECT {chosen} FROM "{table}"')
+        query = f'SELECT {chosen} FROM "{table}"'
+        # Imported here: other readers do without the driver.
+        from slipstream.timeline.readers.arrow import whole_numbers
+
+        batches = whole_numbers(self.path, query, _BATCH)
+        if batches is not None:
+            yield from ((batch, 0) for batch in batches)
+            return
+        cursor = self.connection.execute(query)
         width = len(wanted)
         more = True
         while more:
@@ -91,7 +101,7 @@ class Database:
                 made.append(block.reshape(-1, width))
                 if not more:
                     break
-            yield np.ascontiguousarray(np.concatenate(made).T), lost
+            yield list(np.ascontiguousarray(np.concatenate(made).T)), lost
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of a small table."""
@@ -114,7 +124,7 @@ def opened(path: Path) -> Iterator[Database]:
             sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)
         ) as connection:
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
-            yield Database(connection)
+            yield Database(path, connection)
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise TraceError(
