@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import TraceError
+from slipstream.timeline.part import Part
 from slipstream.timeline.readers import open_timeline
+from slipstream.timeline.readers.ascend import read_step_times
 from slipstream.timeline.readers.pieces import _PIECE
 from slipstream.timeline.table import Timeline
 from slipstream.trace import Flow, Mark, Slice, write_chrome
@@ -220,3 +222,13 @@ def test_wrong_types_in_a_database(tmp_path: Path) -> None:
     assert sum(source.dropped.get("time", 0) for source in line.sources) == 1
     assert [note.count for note in line.notes if note.what == "negative"] == [1]
     check_sums(line)
+
+
+@pytest.mark.parametrize("value", ["inf", "1e400", "nan", "text"])
+def test_totals_that_are_no_numbers_are_noted(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "step_trace_time.csv"
+    path.write_text(f"Step,Computing\n1,{value}\n")
+    part = Part("p", "ascend text", 0)
+    read_step_times(part, path)
+    assert part.vendor == []
+    assert [note.what for note in part.notes] == ["unreadable"]

@@ -180,7 +180,7 @@ def read_step_times(part: Part, path: Path) -> None:
     """Add the vendor's totals of `step_trace_time.csv`."""
     try:
         part.vendor += [vendor_step(part.rank or 0, row) for row in read_csv(path)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         part.note("unreadable", 1, f"{path.name} has no numbers where they should be")
 
 

@@ -75,7 +75,7 @@ def read_totals(part: Part, path: Path) -> None:
         with opened(path) as database:
             found = database.rows("StepTraceTime")
             part.vendor += [vendor_step(part.rank or 0, row) for row in found]
-    except (TraceError, ValueError, TypeError) as error:
+    except (TraceError, ValueError, TypeError, OverflowError) as error:
         part.note("unreadable", 1, f"{path.name}: {error}")
 
 
