@@ -58,6 +58,7 @@ def test_json_arguments_and_a_real_torch_npu(
     assert "['--lr', '3'] 2.14" in err
 
 
+@pytest.mark.slow
 def test_a_program_that_raises(capfd: Capture, tmp_path: Path) -> None:
     path = write(tmp_path, "import torch\nx = torch.ones(2, device='npu')\nx.view(3)\n")
     assert main(["check", path, "--json"]) == 2

@@ -38,7 +38,9 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("endless") / "tiny.gguf", tie=False, context=100_000)
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "as_json", [pytest.param(False, id="text"), pytest.param(True, id="json", marks=pytest.mark.slow)]
+)
 def test_keeps_what_there_is(endless: Path, tmp_path: Path, as_json: bool) -> None:
     marker, trace = tmp_path / "first", tmp_path / "trace.json.gz"
     limits = [

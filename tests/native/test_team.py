@@ -60,6 +60,7 @@ def test_a_forked_child_starts_its_own_team():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_that_is_forked_during_a_run_is_not_stuck():
     """The thread that ran the team is not in the child, so nobody would ever let go of what it held."""
@@ -125,6 +126,7 @@ def test_ctrl_c_during_a_replay_is_answered_after_it_and_the_team_goes_on():
     assert out == "interrupted True\n" * 3
 
 
+@pytest.mark.slow
 def test_more_threads_than_a_team_may_have():
     run_python(
         """
@@ -140,6 +142,7 @@ def test_more_threads_than_a_team_may_have():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 def test_a_team_on_one_core_gets_done():
     run_python(
@@ -195,6 +198,7 @@ def test_a_named_library_that_cannot_be_used_is_an_error(tmp_path):
     assert "cannot be used" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instruction sets")
 def test_an_instruction_set_that_the_compiler_lacks_is_left_out(tmp_path):
     old = tmp_path / "old-cc"

@@ -113,12 +113,12 @@ def run_train(request: TrainRequest, *, show: bool = True) -> TrainReport:
     """
     loop = request.loop()
     voice = _Voice(show)
-    prompts, held_out = _prompts(request, voice)
     folder = request.data or request.out / "data"
     config = EngineConfig(threads=request.threads)
     plan, checkpoint, device = plan_for(request.model, config)
     if request.init is not None:  # what is wrong with it should not show after hours
         read_head(request.init, checkpoint.config, target_hash(checkpoint))
+    prompts, held_out = _prompts(request, voice)
     samples = _samples(request, folder, prompts, voice)
     if checkpoint.config.hidden_size != samples.load(0).hidden_TH.shape[1]:
         raise UsageError(f"the data in {folder} is another model's: its rows are of another width.")
