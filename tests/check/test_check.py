@@ -313,10 +313,10 @@ class TestRefusals:
                     pass
             spin()
             """,
-            timeout=1.0,
+            timeout=3.0,  # a busy machine may take more than one to come to the loop
         )
         text = self.refused(report)
-        assert "did not end within 1 s and was stopped" in text
+        assert "did not end within 3 s and was stopped" in text
         assert "in spin" in text
 
     def test_orders_that_take_too_long(self, scripts: Scripts) -> None:
