@@ -16,7 +16,6 @@ import pytest
 from slipstream.timeline.analysis import analyse
 from slipstream.timeline.assemble import Op, timeline_of
 from slipstream.timeline.changes import parse_scale
-from slipstream.timeline.dispatch import takings
 from slipstream.timeline.edges import EdgeKind, find_dependencies
 from slipstream.timeline.path import Piece
 from slipstream.timeline.readers import open_timeline
@@ -96,7 +95,7 @@ def test_the_seam_between_draft_and_verify_is_told_by_python() -> None:
 def test_edges() -> None:
     line = run(busy_ns=10 * US, slow_ns=200 * US)
     deps = find_dependencies(line)
-    taken = takings(line)
+    taken = line.takings
     assert len(taken) == 2 * ROUNDS
     for row in taken.tolist():
         found = [

@@ -20,6 +20,7 @@ from slipstream.bench.tables import (
     speed,
 )
 from slipstream.config import EngineConfig, SamplingParams, SpecConfig
+from slipstream.engine.core import recorder_for
 from slipstream.engine.engine import Engine
 from slipstream.engine.stats import EngineStats
 from slipstream.errors import SlipstreamError, UnknownNameError
@@ -35,7 +36,7 @@ from slipstream.llm import (
     stream,
 )
 from slipstream.plan import EnginePlan, resolve
-from slipstream.trace import NullRecorder, Recorder, ambient_recorder, write_chrome
+from slipstream.trace import NullRecorder, Recorder, write_chrome
 
 #: What `--graph-metrics` prints.
 METRICS = ("none", "table", "prometheus")
@@ -174,9 +175,7 @@ def run_session(order: RunOrder) -> RunReport:
         plan, checkpoint, device = plan_for(order.model, order.config, order.sampling)
         loaded = load_model(checkpoint, device, plan)
         prompt_ids = _prompt_ids(loaded, order)
-        recorder = ambient_recorder(
-            {"draft": plan.draft, "graph": plan.graph_mode.value, "device": plan.device}
-        )
+        recorder = recorder_for(plan)
         recorder = recorder if recorder.enabled else Recorder()
     with words.status("capturing graphs"):
         engine = build_engine(loaded, plan, recorder)

@@ -68,6 +68,11 @@ def use_kernels(plan: EnginePlan) -> None:
     library.use(plan.kernels == "native", plan.threads)
 
 
+def recorder_for(plan: EnginePlan) -> Recorder:
+    """Return the recorder of an engine that was given none; its file says how the engine was planned."""
+    return ambient_recorder({"draft": plan.draft, "graph": plan.graph_mode.value, "device": plan.device})
+
+
 def build_core(
     plan: EnginePlan, device: Device, target: Llama, head: NextnHead | None, recorder: Recorder | None = None
 ) -> EngineCore:
@@ -79,9 +84,7 @@ def build_core(
     main.wait_stream(device.current_stream())
     with main:
         if recorder is None:
-            recorder = ambient_recorder(
-                {"draft": plan.draft, "graph": plan.graph_mode.value, "device": plan.device}
-            )
+            recorder = recorder_for(plan)
         core = _build_core(plan, device, target, head, recorder, main)
     # From here on the host writes the mirrors that the first upload reads.
     device.synchronize()
@@ -114,13 +117,10 @@ def _build_core(
         "verify": verify_phase(target, cache, buffers, attention),
         "prefill": prefill_phase(target, cache, buffers),
     }
-    widths = {"verify": verify_widths(plan)}
     if head is not None and draft_cache is not None:
         phases["extend"] = extend_phase(head, draft_cache, buffers, attention)
-        widths["extend"] = widths["verify"]
         phases["draft"] = draft_phase(head, draft_cache, buffers, attention)
-        widths["draft"] = tuple(width - 1 for width in widths["verify"] if width > 1)
-
+    widths = _widths(plan, head is not None)
     costs = PhaseCosts()
     dispatcher = Dispatcher(plan.graph_mode, plan.buckets, widths, plan.mixed_sizes)
     runner = GraphRunner(
@@ -159,6 +159,14 @@ def _build_core(
         attention=attention,
         extend_saving=extend_saving,
     )
+
+
+def _widths(plan: EnginePlan, has_head: bool) -> dict[str, tuple[int, ...]]:
+    """Return the widths that each phase is captured with."""
+    verify = verify_widths(plan)
+    if not has_head:
+        return {"verify": verify}
+    return {"verify": verify, "extend": verify, "draft": tuple(width - 1 for width in verify if width > 1)}
 
 
 def _host_attention(plan: EnginePlan, device: Device, max_rows: int) -> HostAttention:

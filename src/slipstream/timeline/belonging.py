@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.dispatch import first_issued, takings
+from slipstream.timeline.dispatch import first_issued
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.host_marks import HostMarks
 from slipstream.timeline.path import Path, Piece
@@ -64,7 +64,7 @@ class Belonging:
         }
         self._issued = first_issued(deps.timeline)
         # What they do was asked for some time before, maybe under another mark.
-        self._dispatchers = np.unique(deps.timeline.stream[takings(deps.timeline)])
+        self._dispatchers = np.unique(deps.timeline.stream[deps.timeline.takings])
 
     def of(self, item: Round, path: Path) -> Stretches:
         """Return the stretches of the path of a round."""

@@ -16,23 +16,14 @@ from slipstream.timeline.edge_types import EdgeKind, EdgeList, concatenate, edge
 from slipstream.timeline.table import Int32, Int64, Timeline
 
 
-def takings(timeline: Timeline) -> Int32:
-    """Return the calls of the host that took what another thread had put into a queue: `launch` is the putting.
-
-    int32 [T], by (thread, start).
-    """
-    found = np.flatnonzero((timeline.launch >= 0) & ~timeline.on_device)
-    return found[np.lexsort((timeline.start_ns[found], timeline.stream[found]))].astype(np.int32)
-
-
-def around(timeline: Timeline, taken: Int32, calls: Int32) -> Int32:
+def around(timeline: Timeline, calls: Int32) -> Int32:
     """Return the taking that each call of the host lies within, -1 where there is none.
 
     Args:
         timeline: the rows.
-        taken: int32 [T], of `takings`.
         calls: int32 [C], rows of the host.
     """
+    taken = timeline.takings
     found = np.full(len(calls), -1, np.int32)
     for thread in np.unique(timeline.stream[taken]).tolist():
         own = taken[timeline.stream[taken] == thread]
@@ -51,11 +42,10 @@ def asked_ns(timeline: Timeline, issue_ns: Int64) -> Int64:
         timeline: the rows.
         issue_ns: int64 [N], when a call issued each.
     """
-    taken = takings(timeline)
     issued = np.flatnonzero((timeline.launch >= 0) & timeline.on_device)
-    if not len(taken) or not len(issued):
+    if not len(timeline.takings) or not len(issued):
         return issue_ns
-    outer = around(timeline, taken, timeline.launch[issued])
+    outer = around(timeline, timeline.launch[issued])
     rows, outer = issued[outer >= 0], outer[outer >= 0]
     asked = issue_ns.copy()
     asked[rows] = np.minimum(asked[rows], timeline.start_ns[timeline.launch[outer]])
@@ -68,23 +58,23 @@ def first_issued(timeline: Timeline) -> Int32:
     issued = np.flatnonzero((launch >= 0) & timeline.on_device)[::-1].astype(np.int32)
     first = np.full(len(launch), -1, np.int32)
     first[launch[issued]] = issued
-    outer = around(timeline, takings(timeline), launch[issued])
+    outer = around(timeline, launch[issued])
     issued, outer = issued[outer >= 0], outer[outer >= 0]
     first[outer] = first[launch[outer]] = issued
     return first
 
 
-def dispatch_edges(timeline: Timeline, taken: Int32, calls: Int32) -> EdgeList:
+def dispatch_edges(timeline: Timeline, calls: Int32) -> EdgeList:
     """Return what the takings and the calls of their threads wait for.
 
     Args:
         timeline: the rows.
-        taken: int32 [T], of `takings`.
         calls: int32 [C], what the device has to do with on their threads, takings too, by (thread, turn).
     """
+    taken = timeline.takings
     if not len(taken):
         return no_edges()
-    outer = around(timeline, taken, calls)
+    outer = around(timeline, calls)
     found = [edge_list(timeline.launch[taken], taken, EdgeKind.LAUNCH)]
     # The takings themselves, and calls outside of them, one after another.
     top = calls[outer < 0]

@@ -98,8 +98,7 @@ class Dependencies:
         table, edges = self.timeline, self.edges
         host = (edges.kind == EdgeKind.HOST) & ~table.on_device[edges.src] & ~table.on_device[edges.dst]
         stood = self.done_ns[edges.src] != table.end_ns[edges.src]
-        takes = table.launch[edges.dst] >= 0
-        own: Bool = host & ~stood & ~takes
+        own: Bool = host & ~stood & (table.launch[edges.dst] < 0)
         return own
 
     @cached_property

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.dispatch import takings
 from slipstream.timeline.edges import Dependencies
 from slipstream.timeline.markers import read_marker
 from slipstream.timeline.overlap import Intervals, covered_ns, subtract, union
@@ -148,7 +147,7 @@ def main_thread(deps: Dependencies, rank: int) -> int:
         threads = np.array(
             [stream.rank == rank and stream.device is None for stream in table.streams], np.bool_
         )
-        threads[table.stream[takings(table)]] = False
+        threads[table.stream[table.takings]] = False
         calls = table.stream[table.launch[table.launch >= 0]]
         calls = calls[threads[calls]]
         rows = calls if len(calls) else table.stream[threads[table.stream]]

@@ -128,11 +128,11 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
         lag_ns: int64 [E], of the known edges.
     """
     timeline = rows.timeline
-    candidates, lag = _unexplained(rows, first, lag_ns)
+    alone = _without_host(timeline)
+    candidates, lag = _unexplained(rows, first, lag_ns, alone)
     if not len(candidates):
         return no_edges()
     pairs: tuple[list[int], list[int]] = ([], [])
-    alone = _without_host(timeline)
     for device in np.unique(timeline.device[candidates]).tolist():
         mine = rows.queued & (timeline.device == device) & timeline.is_work
         work = np.flatnonzero(mine)
@@ -150,7 +150,7 @@ def guessed_joins(rows: Rows, first: Int32, lag_ns: Int64) -> EdgeList:
     return _steady_are_inferred(rows, edges)
 
 
-def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> tuple[Int32, Int64]:
+def _unexplained(rows: Rows, first: Int32, lag_ns: Int64, alone: Bool) -> tuple[Int32, Int64]:
     """Return the work that no known edge explains and that may have waited, and int64 [N] how long."""
     timeline = rows.timeline
     least = np.full(len(timeline), np.iinfo(np.int64).max, np.int64)
@@ -159,7 +159,7 @@ def _unexplained(rows: Rows, first: Int32, lag_ns: Int64) -> tuple[Int32, Int64]
         least[heads] = np.minimum.reduceat(lag_ns, first[heads])
     late = timeline.is_work & rows.queued & (least > UNEXPLAINED_NS)
     # Issued long ago, its stream free, and not begun: it waited, whether a call to wait is in the trace or not.
-    stood = ((timeline.launch >= 0) | _without_host(timeline)) & (least > STOOD_NS)
+    stood = ((timeline.launch >= 0) | alone) & (least > STOOD_NS)
     found = late & ((timeline.graph >= 0) | stood | _behind_wait_calls(rows))
     return np.flatnonzero(found).astype(np.int32), least
 

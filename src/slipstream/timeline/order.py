@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.timeline.dispatch import asked_ns, dispatch_edges, takings
+from slipstream.timeline.dispatch import asked_ns, dispatch_edges
 from slipstream.timeline.edge_types import Confidence, EdgeKind, EdgeList, concatenate, edge_list, no_edges
 from slipstream.timeline.table import Bool, Int32, Int64, Kind, Timeline
 
@@ -191,8 +191,7 @@ def host_rows(rows: Rows) -> Int32:
     """
     timeline = rows.timeline
     wanted = np.zeros(len(timeline), np.bool_)
-    taken = takings(timeline)
-    wanted[taken] = wanted[timeline.launch[taken]] = True
+    wanted[timeline.takings] = wanted[timeline.launch[timeline.takings]] = True
     wanted[timeline.launch[rows.queued & (timeline.launch >= 0)]] = True
     wanted[(timeline.kind == Kind.LAUNCH) | (timeline.kind == Kind.SYNC)] = True
     wanted &= ~timeline.on_device
@@ -209,9 +208,8 @@ def host_edges(rows: Rows, *, infer: bool) -> EdgeList:
     """
     timeline = rows.timeline
     found = host_rows(rows)
-    taken = takings(timeline)
-    takes = np.isin(timeline.stream[found], timeline.stream[taken])
-    dispatched, found = dispatch_edges(timeline, taken, found[takes]), found[~takes]
+    takes = np.isin(timeline.stream[found], timeline.stream[timeline.takings])
+    dispatched, found = dispatch_edges(timeline, found[takes]), found[~takes]
     if len(found) < 2:
         return dispatched
     if infer:

@@ -336,6 +336,15 @@ class Timeline:
         """bool [N], whether a device is busy with it: kernels, copies, sets and communication; no parts."""
         return self.on_device & (self.kind <= Kind.COMM)
 
+    @cached_property
+    def takings(self) -> Int32:
+        """int32 [T], calls of the host that took what another thread had put into a queue, by (thread, start).
+
+        Their `launch` is the putting; see `dispatch`.
+        """
+        found = np.flatnonzero((self.launch >= 0) & ~self.on_device)
+        return found[np.lexsort((self.start_ns[found], self.stream[found]))].astype(np.int32)
+
     def name_of(self, row: int) -> str:
         """Return the name of a row."""
         return self.names[int(self.name[row])]

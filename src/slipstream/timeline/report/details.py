@@ -186,11 +186,7 @@ def phase_statistics(view: Overview) -> Table:
             name,
             str(len(phases)),
             routes,
-            *(
-                ("", "")
-                if name == OTHER
-                else (duration(float(np.median(spans))), duration(float(np.percentile(spans, 90))))
-            ),
+            *_span(name, duration(float(np.median(spans))), duration(float(np.percentile(spans, 90)))),
             duration(float(np.median([phase.busy_ns for phase in phases]))),
             _mean(phases, "rows"),
             _mean(phases, "padded_rows"),
@@ -213,11 +209,7 @@ def phase_table(item: Round) -> Table:
         replays = f" ×{len(phase.graphs)}" if len(phase.graphs) > 1 else ""
         table.add_row(
             phase.name,
-            *(
-                ("", "")
-                if phase.name == OTHER
-                else (f"{_signed(phase.start_ns - item.start_ns)}", duration(phase.span_ns))
-            ),
+            *_span(phase.name, _signed(phase.start_ns - item.start_ns), duration(phase.span_ns)),
             duration(phase.busy_ns),
             f"{len(phase.rows):,}",
             phase.route.value + replays,
